@@ -1,0 +1,230 @@
+"""What every part of a spec shares: the frozen base model, value types, and building one block.
+
+A block is one mapping of a spec file (`agent.algorithm`, `env`, ...). Its keys fall in three
+groups: known to the block, known to a sibling (accepted, without effect, reported once), and
+unknown (an error that names the nearest valid key).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from slm_lab.spec.error import Problem, did_you_mean
+
+MAX_COUNT = 10**13
+
+
+class Block(BaseModel):
+    """Frozen, closed to unknown keys; a null on a key that has a default means the default."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        defer_build=True,
+        hide_input_in_errors=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_means_default(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {key: value for key, value in data.items() if not _is_absent(cls, key, value)}
+
+
+def _is_absent(model: type[BaseModel], key: str, value: object) -> bool:
+    info = model.model_fields.get(key)
+    if value is not None or info is None or info.is_required():
+        return False
+    return type(None) not in get_args(info.annotation)
+
+
+def invalid(message: str, key: str = "") -> PydanticCustomError:
+    """An error for a validator to raise; `key` points below the field being validated."""
+    # The message travels in the context, so that braces in user text are never a template.
+    return PydanticCustomError("spec", "{message}", {"message": message, "key": key})
+
+
+def shown(value: object) -> str:
+    """A value as an error message shows it: short, in JSON's words for null and booleans."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise invalid(f"found {shown(value)}; expected a number")
+    return value
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise invalid(f"found {shown(value)}; expected a whole number")
+    return value
+
+
+def _flag(value: object) -> object:
+    # 0 and 1 stand for booleans in old specs; words such as "yes" do not.
+    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise invalid(f"found {shown(value)}; expected true or false")
+
+
+def _mapping(value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise invalid(f"found {shown(value)}; expected a mapping")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_number)]
+NonNegative = Annotated[float, Field(ge=0), BeforeValidator(_number)]
+Positive = Annotated[float, Field(gt=0), BeforeValidator(_number)]
+Fraction = Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[int, Field(ge=1, le=MAX_COUNT), BeforeValidator(_whole)]
+CountOrZero = Annotated[int, Field(ge=0, le=MAX_COUNT), BeforeValidator(_whole)]
+SmallCount = Annotated[int, Field(ge=1, le=10**6), BeforeValidator(_whole)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
+FreeMapping = Annotated[Mapping[str, Any], BeforeValidator(_mapping)]
+
+
+@dataclass(slots=True)
+class Report:
+    """What building a spec found: problems stop it, the rest becomes warnings."""
+
+    problems: list[Problem] = field(default_factory=list)
+    inert: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def problem(self, path: str, message: str) -> None:
+        self.problems.append(Problem(path, message))
+
+    def all_warnings(self) -> list[str]:
+        """One line for all keys without effect, then the others."""
+        if not self.inert:
+            return list(self.warnings)
+        return [f"keys without effect here: {', '.join(self.inert)}", *self.warnings]
+
+
+BlockT = TypeVar("BlockT", bound=Block)
+
+
+def build_block(
+    model: type[BlockT],
+    tree: Mapping[str, Any],
+    path: str,
+    report: Report,
+    *,
+    label: str,
+    siblings: Collection[str] = (),
+    spelling: Mapping[str, str] | None = None,
+) -> BlockT | None:
+    """One validated block, or None with the problems reported.
+
+    `siblings` are keys that mean something elsewhere and nothing here; `spelling` maps a field
+    to the key the author wrote, where the two differ.
+    """
+    spelling = spelling or {}
+    known: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key in model.model_fields or takes_any_key(model):
+            known[key] = value
+        elif key in siblings:
+            if value is not None:
+                report.inert.append(f"{path}.{spelling.get(key, key)}")
+        else:
+            message = f"unknown key for {label}. {did_you_mean(key, model.model_fields)}"
+            report.problem(f"{path}.{spelling.get(key, key)}", message)
+    try:
+        return model.model_validate(known)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            report.problems.append(_problem(detail, model, path, label, spelling))
+        return None
+
+
+def takes_any_key(model: type[BaseModel]) -> bool:
+    """Whether the block gathers keys it does not know into its `kwargs`."""
+    return "kwargs" in model.model_fields
+
+
+def gather_kwargs(model: type[BaseModel], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping with every key that is not a field moved into `kwargs`."""
+    fields = {key: value for key, value in data.items() if key in model.model_fields}
+    extra = {key: value for key, value in data.items() if key not in model.model_fields}
+    written = fields.get("kwargs") or {}
+    if not isinstance(written, Mapping):
+        raise invalid(f"found {shown(written)}; expected a mapping", key="kwargs")
+    return {**fields, "kwargs": {**written, **extra}}
+
+
+def _problem(
+    detail: ErrorDetails,
+    model: type[BaseModel],
+    path: str,
+    label: str,
+    spelling: Mapping[str, str],
+) -> Problem:
+    parts = [str(part) for part in detail["loc"]]
+    context = detail.get("ctx", {})
+    owner, description = _field_at(model, parts)
+    if parts:
+        parts[0] = spelling.get(parts[0], parts[0])
+    if context.get("key"):
+        parts.append(context["key"])
+    found = detail["input"]
+    match detail["type"]:
+        case "missing":
+            message = f"missing, and {label} needs it: {description}"
+        case "extra_forbidden":
+            message = f"unknown key. {did_you_mean(parts[-1], owner.model_fields)}"
+        case "literal_error":
+            options = [option.strip("'") for option in _options(context["expected"])]
+            message = f"found {shown(found)}; expected one of {', '.join(options)}."
+            if isinstance(found, str):
+                message += f" {did_you_mean(found, options)}" if _close(found, options) else ""
+        case "model_type" | "dict_type":
+            message = f"found {shown(found)}; expected a mapping ({description})"
+        case "spec":
+            message = context["message"]
+        case _:
+            expected = detail["msg"].replace("Input should be", "expected")
+            message = f"found {shown(found)}; {expected} ({description})"
+    return Problem(".".join([path, *parts]) if path else ".".join(parts), message)
+
+
+def _close(word: str, options: list[str]) -> bool:
+    return did_you_mean(word, options).startswith("Did")
+
+
+def _options(expected: str) -> list[str]:
+    """Pydantic words a literal's options as "'a', 'b' or 'c'"."""
+    return expected.replace(" or ", ", ").split(", ")
+
+
+def _field_at(model: type[BaseModel], parts: list[str]) -> tuple[type[BaseModel], str]:
+    """The model that owns the last named field on the way, and that field's description."""
+    description = ""
+    for part in parts:
+        info = model.model_fields.get(part)
+        if info is None:
+            break
+        description = (info.description or "").rstrip(".")
+        inner = [info.annotation, *get_args(info.annotation)]
+        nested = [kind for kind in inner if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if not nested:
+            break
+        model = nested[0]
+    return model, description

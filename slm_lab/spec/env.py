@@ -1,0 +1,132 @@
+"""`env`: which environment, how many of it, and what is done to its numbers.
+
+The one block that takes unknown keys: they go to the environment's constructor.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from slm_lab.spec.block import (
+    Block,
+    Count,
+    Flag,
+    FreeMapping,
+    Number,
+    Positive,
+    SmallCount,
+    gather_kwargs,
+    invalid,
+    shown,
+)
+
+Backend = Literal["auto", "gymnasium", "envpool", "ale", "playground"]
+
+# The clip that normalisation brings along when the spec names none.
+_NORMALIZED_CLIP = 10.0
+
+
+def _clip_range(value: object) -> object:
+    """c stands for [-c, c]."""
+    if value is None:
+        return None
+    pair = value if isinstance(value, list | tuple) else (value, value)
+    if len(pair) != 2 or any(isinstance(x, bool) or not isinstance(x, int | float) for x in pair):
+        raise invalid(f"found {shown(value)}; expected a number c or a pair [low, high]")
+    low, high = pair if isinstance(value, list | tuple) else (-pair[0], pair[0])
+    if low >= high:
+        raise invalid(f"found {shown(value)}; expected low below high (a number c is [-c, c])")
+    return (low, high)
+
+
+def _reward_scale(value: object) -> object:
+    if value == "sign":
+        raise invalid('found "sign" of SLM Lab v4; use clip_reward: 1')
+    return value
+
+
+class EnvSpec(Block):
+    """The environment of a run."""
+
+    name: str = Field(
+        min_length=1, description="Gymnasium id, ALE/..., playground/..., or module:EnvId."
+    )
+    num_envs: SmallCount = Field(default=1, description="Copies stepped together.")
+    max_frame: Count = Field(description="Training budget in env steps, summed over copies.")
+    max_t: Count | None = Field(
+        default=None, description="Time limit of an episode; null is the env's."
+    )
+    normalize_obs: Flag = Field(
+        default=False, description="Normalise observations by running statistics."
+    )
+    normalize_reward: Flag = Field(
+        default=False, description="Scale rewards by the std of the return."
+    )
+    clip_obs: Positive | None = Field(
+        default=None, description="Clip observations to +-this; 10 with normalize_obs unless given."
+    )
+    clip_reward: Annotated[tuple[float, float] | None, BeforeValidator(_clip_range)] = Field(
+        default=None,
+        description="Clip rewards to +-number or [low, high]; 10 with normalize_reward.",
+    )
+    reward_scale: Annotated[Number, BeforeValidator(_reward_scale)] = Field(
+        default=1.0, description="Multiply rewards by this before anything else."
+    )
+    device: str | None = Field(
+        default=None, description="Device of playground envs; null is automatic."
+    )
+    backend: Backend = Field(default="auto", description="Engine that runs the env.")
+    frame_stack: Annotated[SmallCount, Field(le=64)] = Field(
+        default=1, description="Last observations seen together; frame_op_len is an old name."
+    )
+    frame_op: Literal["stack", "concat"] = Field(
+        default="stack", description="Stack on a new first axis, or concatenate on the first."
+    )
+    num_threads: SmallCount | None = Field(
+        default=None, description="Threads of envpool; null is auto."
+    )
+    kwargs: FreeMapping = Field(
+        default={}, description="Every other key, for the env's constructor."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = gather_kwargs(cls, data)
+        kwargs = dict(data["kwargs"])
+        if "frame_op_len" in kwargs:
+            data.setdefault("frame_stack", kwargs.pop("frame_op_len"))
+        if data.get("normalize_obs"):
+            data.setdefault("clip_obs", _NORMALIZED_CLIP)
+        if data.get("normalize_reward"):
+            data.setdefault("clip_reward", _NORMALIZED_CLIP)
+        return {**data, "kwargs": kwargs}
+
+
+def key_complaint(key: str) -> str | None:
+    """Why a key is not one for the constructor: a misspelling of ours, or of a former version."""
+    if key in EnvSpec.model_fields or key == "frame_op_len":
+        return None
+    if key in ("image_downsize", "image_grayscale"):
+        return "belongs to SLM Lab v4 and has no meaning now; remove it"
+    for known in EnvSpec.model_fields:
+        # Short keys are too easily near a constructor's own, as `name` is to `game`.
+        if len(known) >= 6 and _edit_distance(key.lower(), known) <= 2:
+            return f"unknown key for env. Did you mean `{known}`?"
+    return None
+
+
+def _edit_distance(a: str, b: str) -> int:
+    if abs(len(a) - len(b)) > 2:
+        return abs(len(a) - len(b))  # the least it can be, and already too far
+    row = list(range(len(b) + 1))
+    for i, letter in enumerate(a, start=1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(b, start=1):
+            substitute = diagonal + (letter != other)
+            diagonal, row[j] = row[j], min(substitute, row[j] + 1, row[j - 1] + 1)
+    return row[-1]

@@ -1,0 +1,301 @@
+"""From a spec file and `-s` flags to a Spec: find, read, substitute, choose, build."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slm_lab.spec.env import EnvSpec
+from slm_lab.spec.error import Problem, SpecError, SpecWarning, nearest
+from slm_lab.spec.meta import MetaSpec
+from slm_lab.spec.schema import Spec, build_spec, write_value
+from slm_lab.spec.text import (
+    MAX_BYTES,
+    PLACEHOLDER,
+    TextError,
+    coerce_numbers,
+    decode,
+    fill,
+    number,
+    parse,
+    unfilled,
+)
+
+_SUFFIXES = (".json", ".yaml", ".yml")
+_PACKAGE_PREFIX = "slm_lab/spec/"
+
+
+def load_spec(file: str | Path, name: str | None = None, sets: Sequence[str] = ()) -> Spec:
+    """The spec `name` of a file, with `-s` assignments applied.
+
+    Without a name the file must hold one spec, as the spec saved with a run does. Warnings are
+    raised as SpecWarning; everything wrong is one SpecError.
+    """
+    path = find_spec_file(file)
+    assignments = _read_sets(sets, path)
+    text = _read_text(path)
+    filled = [item for item in assignments if f"${{{item.key}}}" in text]
+    for item in filled:
+        text = fill(text, item.key, item.value)
+    specs = _specs_in(text, path)
+    name = _choose(specs, name, path)
+    tree = coerce_numbers(specs[name])
+    source = _source(path, name)
+
+    written = [item for item in assignments if item not in filled]
+    problems = [problem for item in written if (problem := _write(tree, item, path))]
+    problems += [
+        Problem(at, f"${{{key}}} is not filled. Add -s {key}=VALUE") for at, key in unfilled(tree)
+    ]
+    if problems:
+        raise SpecError(problems, source)
+    try:
+        spec, notes = build_spec(tree, _run_name(name, filled), source)
+    except SpecError as error:
+        raise SpecError([_blame(p, written) for p in error.problems], source) from None
+    for note in notes:
+        warnings.warn(f"{source}: {note}", SpecWarning, stacklevel=2)
+    return spec
+
+
+def spec_from_dict(tree: dict[str, Any], name: str | None = None) -> Spec:
+    """The Spec of plain data, as `Spec.to_dict` gives it; for Python, where there is no file."""
+    label = name or str(tree.get("name") or "spec")
+    spec, notes = build_spec(coerce_numbers(tree), label, label)
+    for note in notes:
+        warnings.warn(f"{label}: {note}", SpecWarning, stacklevel=2)
+    return spec
+
+
+def spec_names(file: str | Path) -> list[str]:
+    """Names of the runnable specs in a file, in its order."""
+    path = find_spec_file(file)
+    return list(_specs_in(_read_text(path), path))
+
+
+@dataclass(frozen=True, slots=True)
+class SpecCheck:
+    """What `check_file` found in one spec."""
+
+    name: str
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def check_file(file: str | Path) -> list[SpecCheck]:
+    """Every spec of a file checked; placeholders are filled with values that fit the file."""
+    path = find_spec_file(file)
+    text = _read_text(path)
+    for key in set(PLACEHOLDER.findall(text)):
+        text = fill(text, key, _example_value(key, path))
+    checks = []
+    for name, tree in _specs_in(text, path).items():
+        try:
+            checks.append(SpecCheck(name, [], build_spec(coerce_numbers(tree), name)[1]))
+        except SpecError as error:
+            checks.append(SpecCheck(name, error.problems))
+    return checks
+
+
+def packaged_spec_dir() -> Path:
+    """The folder of the specs that ship with the package."""
+    return Path(__file__).parent
+
+
+def packaged_specs() -> Iterator[tuple[Path, str]]:
+    """(file, spec name) of every shipped spec; the file is relative to `packaged_spec_dir`."""
+    for path in _packaged_files():
+        for name in spec_names(path):
+            yield path.relative_to(packaged_spec_dir()), name
+
+
+def find_spec_file(file: str | Path) -> Path:
+    """The file as given, or inside the package; documents that moved to YAML are found too."""
+    given = Path(file)
+    packaged = packaged_spec_dir() / given.as_posix().removeprefix("./").removeprefix(
+        _PACKAGE_PREFIX
+    )
+    candidates = [given, packaged]
+    for path in (given, packaged):
+        candidates += [path.with_suffix(suffix) for suffix in _SUFFIXES if path.name]
+    for path in candidates:
+        try:
+            if path.is_file() and path.suffix in _SUFFIXES:
+                return path
+        except (OSError, ValueError):  # a name too long, or with a null byte, names no file
+            break
+    raise SpecError([_no_such_file(given)], str(file))
+
+
+def _no_such_file(given: Path) -> Problem:
+    try:
+        if given.is_file():
+            return Problem("SPEC_FILE", f"a spec file ends in {', '.join(_SUFFIXES)}")
+        siblings = [p for p in given.parent.glob("*") if p.suffix in _SUFFIXES]
+    except (OSError, ValueError):
+        siblings = []
+    known = {p.name: p.as_posix() for p in siblings[:1000]}
+    known |= {p.name: p.relative_to(packaged_spec_dir()).as_posix() for p in _packaged_files()}
+    close = [known[name] for name in nearest(given.name, known, count=5)]
+    hint = (
+        f"Did you mean {', '.join(close)}?" if close else "`slm-lab spec` lists the shipped ones."
+    )
+    return Problem("SPEC_FILE", f"no such file, from here or in the package. {hint}")
+
+
+def _packaged_files() -> list[Path]:
+    return sorted(
+        path
+        for path in packaged_spec_dir().rglob("*")
+        if path.suffix in _SUFFIXES and not path.name.startswith("_")
+    )
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return decode(file.read(MAX_BYTES + 1))
+    except OSError as error:
+        raise SpecError([Problem("", f"cannot be read: {error.strerror}")], path.name) from None
+    except TextError as error:
+        raise SpecError([Problem("", str(error))], path.name) from None
+
+
+def _specs_in(text: str, path: Path) -> dict[str, dict[str, Any]]:
+    """The public specs of a file: its entries, or itself when it is a spec saved with a run."""
+    try:
+        tree = parse(text, is_json=path.suffix == ".json")
+    except TextError as error:
+        raise SpecError([Problem("", str(error))], path.name) from None
+    if not isinstance(tree, dict):
+        kind = "empty" if tree is None else f"a {type(tree).__name__}"
+        message = f"the file is {kind}; expected a mapping of spec names to specs"
+        raise SpecError([Problem("", message)], path.name)
+    if "agent" in tree and "env" in tree:
+        return {str(tree.get("name") or path.stem.removesuffix("_spec")): tree}
+    specs = {name: spec for name, spec in tree.items() if not name.startswith("_")}
+    for name, spec in specs.items():
+        if not isinstance(spec, dict):
+            message = "expected a spec: a mapping with agent, env and meta"
+            raise SpecError([Problem(name, message)], path.name)
+    return specs
+
+
+def _choose(specs: dict[str, dict[str, Any]], name: str | None, path: Path) -> str:
+    if name is None and len(specs) == 1:
+        return next(iter(specs))
+    if name in specs:
+        return str(name)
+    if not specs:
+        raise SpecError([Problem("SPEC_NAME", "the file holds no spec")], path.name)
+    close = nearest(name or "", specs, count=len(specs))
+    names = [*close, *(other for other in specs if other not in close)]
+    found = "missing" if name is None else f"no spec `{name}`"
+    message = f"{found}; the file has {', '.join(names)}"
+    raise SpecError([Problem("SPEC_NAME", message)], path.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    key: str
+    value: str
+
+    @property
+    def flag(self) -> str:
+        return f"-s {self.key}={self.value}"
+
+
+def _read_sets(sets: Sequence[str], path: Path) -> list[_Assignment]:
+    problems, assignments = [], []
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if not equals or not re.fullmatch(r"\w+(\.\w+)*", key.strip()):
+            message = "expected KEY=VALUE, such as -s env.max_frame=1e5"
+            problems.append(Problem(f"-s {text}", message))
+        elif value.strip().lower().lstrip("+-") in ("inf", "infinity", "nan"):
+            problems.append(Problem(f"-s {text}", "expected a finite number"))
+        else:
+            assignments.append(_Assignment(key.strip(), value))
+    if problems:
+        raise SpecError(problems, path.name)
+    return assignments
+
+
+def _write(tree: dict[str, Any], item: _Assignment, path: Path) -> Problem | None:
+    """Apply `-s a.b.c=value` to the tree."""
+    if "." not in item.key:
+        return Problem(f"{item.flag} changes nothing", _where_to(tree, item, path))
+    as_number = number(item.value.strip())
+    try:
+        value = parse(item.value, is_json=False) if as_number is None else as_number
+    except TextError as error:
+        return Problem(item.flag, str(error))
+    problem = write_value(tree, item.key, coerce_numbers(value, item.key.rpartition(".")[2]))
+    return problem and Problem(item.flag, problem.message)
+
+
+def _where_to(tree: dict[str, Any], item: _Assignment, path: Path) -> str:
+    placeholders = sorted(set(PLACEHOLDER.findall(_read_text(path))))
+    has = f"the placeholders {', '.join(placeholders)}" if placeholders else "no placeholders"
+    paths = [dotted for dotted in _paths(tree) if dotted.rpartition(".")[2] == item.key]
+    for block, model in (("env", EnvSpec), ("meta", MetaSpec)):
+        if item.key in (block, *model.model_fields) and not paths:
+            paths.append(f"{block}.name" if item.key == block else f"{block}.{item.key}")
+    if not paths:
+        return f"the file has {has}; for any other key give its dotted path, as env.num_envs"
+    options = " or ".join(f"-s {dotted}={item.value}" for dotted in paths)
+    return f"the file has {has}. Did you mean {options}?"
+
+
+def _paths(tree: Any, prefix: str = "") -> Iterator[str]:
+    """Dotted paths of the keys in a tree that are not mappings themselves."""
+    for key, value in tree.items():
+        dotted = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, dict):
+            yield from _paths(value, dotted)
+        elif not dotted.startswith("search."):
+            yield dotted
+
+
+def _blame(problem: Problem, written: list[_Assignment]) -> Problem:
+    """Name the flag that wrote the key a problem is about."""
+    for item in written:
+        inside = f"{problem.path}.".startswith(f"{item.key}.")
+        if inside or f"{item.key}.".startswith(f"{problem.path}."):
+            return Problem(problem.path, f"{problem.message} (set by {item.flag})")
+    return problem
+
+
+def _run_name(name: str, filled: list[_Assignment]) -> str:
+    """SPEC_NAME, with the env's short name once `${env}` was filled: `ALE/Pong-v5` -> `pong`."""
+    for item in filled:
+        if item.key == "env":
+            return f"{name}_{item.value.rpartition('/')[2].partition('-')[0].lower()}"
+    return name
+
+
+def _source(path: Path, name: str) -> str:
+    return path.name if path.stem == name else f"{path.name}: {name}"
+
+
+def _example_value(key: str, path: Path) -> str:
+    if key == "max_frame":
+        return "1e5"
+    if key != "env":
+        return "1"
+    for family, env in (
+        ("atari", "ALE/Pong-v5"),
+        ("mujoco", "HalfCheetah-v5"),
+        ("playground", "playground/CartpoleBalance"),
+    ):
+        if family in path.as_posix():
+            return env
+    return "CartPole-v1"

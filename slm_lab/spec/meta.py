@@ -1,0 +1,78 @@
+"""`meta`: how often a spec is repeated, logged and saved."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from slm_lab.spec.block import Block, Count, CountOrZero, FreeMapping, SmallCount, Whole
+
+# A saved spec carries what its run added; none of it shapes the next run.
+SAVED_RUN_KEYS = frozenset(
+    [
+        "experiment",
+        "trial",
+        "session",
+        "cuda_offset",
+        "resume",
+        "experiment_ts",
+        "prepath",
+        "git_sha",
+        "predir",
+        "graph_prepath",
+        "info_prepath",
+        "log_prepath",
+        "model_prepath",
+    ]
+)
+FORMER_META_KEYS = frozenset(
+    ["num_gpus", "resources", "search", "training_mode", "debug_level", "max_tick", "max_tick_unit"]
+)
+
+
+def _on_off(value: object) -> object:
+    # YAML reads a bare `on` as true.
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def _count_of_truth(value: object) -> object:
+    return int(value) if isinstance(value, bool) else value
+
+
+class MetaSpec(Block):
+    """The run around the algorithm."""
+
+    distributed: Literal[False, "synced", "shared"] = Field(
+        default=False,
+        description="Hogwild training by all sessions together: false, synced, shared.",
+    )
+    max_session: Annotated[SmallCount, Field(le=10_000)] = Field(
+        default=1, description="Seeds of each trial."
+    )
+    max_trial: SmallCount | None = Field(default=None, description="Trials of a search.")
+    log_frequency: Count = Field(default=10_000, description="Frames between rows of the curve.")
+    eval_frequency: Count = Field(
+        default=10_000, description="Frames between evals, with rigorous_eval."
+    )
+    checkpoint_frequency: Count | None = Field(
+        default=None, description="Frames between saved checkpoints; null is automatic."
+    )
+    rigorous_eval: Annotated[CountOrZero, BeforeValidator(_count_of_truth)] = Field(
+        default=0, description="Not 0: evaluate in a separate env."
+    )
+    search_resources: FreeMapping = Field(
+        default={"cpu": 1, "gpu": 0}, description="What one trial of a search takes: cpu, gpu."
+    )
+    search_scheduler: FreeMapping | None = Field(
+        default=None, description="ASHA arguments, such as grace_period and reduction_factor."
+    )
+    random_seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] | None = Field(
+        default=None, description="Seed that all random streams come from; null draws one."
+    )
+    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_off)] = Field(
+        default="auto", description="Compile the learning step; auto decides by expected work."
+    )
+    threads: SmallCount | None = Field(
+        default=None, description="Torch threads of each session; null is automatic."
+    )

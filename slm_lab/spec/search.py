@@ -1,0 +1,101 @@
+"""`search`: dotted keys that end in a distribution, such as `agent.algorithm.gamma__uniform`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from slm_lab.spec.block import Report, shown
+from slm_lab.spec.error import did_you_mean
+
+# Distribution -> what its list of arguments holds.
+_ARGUMENTS = {
+    "choice": "options",
+    "uniform": "low, high",
+    "quniform": "low, high, step",
+    "loguniform": "low, high",
+    "qloguniform": "low, high, step",
+    "randn": "mean, std",
+    "qrandn": "mean, std, step",
+    "randint": "low, high",
+    "qrandint": "low, high, step",
+    "lograndint": "low, high",
+    "qlograndint": "low, high, step",
+}
+
+
+def flatten_search(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, arguments) of a search block written flat, nested, or both."""
+    for key, value in tree.items():
+        path = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, Mapping) and "__" not in key:
+            yield from flatten_search(value, path)
+        else:
+            yield path, value
+
+
+def split_search_key(key: str) -> tuple[str, str]:
+    """`agent.net.hid_layers__choice` -> (`agent.net.hid_layers`, `choice`)."""
+    path, _, distribution = key.rpartition("__")
+    return path, distribution
+
+
+def check_search(search: Mapping[str, Any], tree: Mapping[str, Any], report: Report) -> None:
+    """Report keys without a distribution, arguments it cannot take, and paths not in the spec."""
+    absent = []
+    for key, arguments in search.items():
+        path, distribution = split_search_key(key)
+        if distribution == "grid_search":
+            report.problem(f"search.{key}", "grid_search is not supported. Use `choice`.")
+        elif not path or distribution not in _ARGUMENTS:
+            report.problem(f"search.{key}", _not_a_distribution(key, path, distribution))
+        elif complaint := _bad_arguments(distribution, arguments):
+            form = _ARGUMENTS[distribution]
+            report.problem(
+                f"search.{key}",
+                f"found {shown(arguments)}; {complaint}. {distribution} takes [{form}].",
+            )
+        elif not _holds(tree, path):
+            absent.append(path)
+    if absent:
+        report.warnings.append(f"search adds keys that the spec lacks: {', '.join(absent)}")
+
+
+def _not_a_distribution(key: str, path: str, distribution: str) -> str:
+    for known in _ARGUMENTS:
+        if not path and key.endswith(f"_{known}"):
+            right = f"{key.removesuffix(f'_{known}')}__{known}"
+            return f"a distribution follows two underscores. Did you mean `{right}`?"
+    if path:
+        return f"unknown distribution. {did_you_mean(distribution, _ARGUMENTS)}"
+    return f"expected KEY__DISTRIBUTION, with one of {', '.join(_ARGUMENTS)}."
+
+
+def _bad_arguments(distribution: str, arguments: Any) -> str:
+    if not isinstance(arguments, list | tuple):
+        return "expected a list"
+    if distribution == "choice":
+        return "" if arguments else "expected at least one option"
+    if any(isinstance(x, bool) or not isinstance(x, int | float) for x in arguments):
+        return "expected numbers"
+    if len(arguments) != len(_ARGUMENTS[distribution].split(", ")):
+        return "wrong number of arguments"
+    first, second = arguments[:2]
+    if distribution.endswith("randn"):
+        return "" if second > 0 else "std must be above 0"
+    if first >= second:
+        return "low must be below high"
+    if "log" in distribution and first <= 0:
+        return "low must be above 0 on a log scale"
+    return "" if len(arguments) == 2 or arguments[2] > 0 else "step must be above 0"
+
+
+def _holds(tree: Any, path: str) -> bool:
+    for part in path.split("."):
+        if isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
+            tree = tree[int(part)]
+        elif isinstance(tree, Mapping) and part in tree:
+            tree = tree[part]
+        else:
+            return False
+    return True

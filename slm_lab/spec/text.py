@@ -1,0 +1,245 @@
+"""From the bytes of a spec file to a plain tree: JSON and YAML, numbers, and hostile input.
+
+Whatever the bytes, the answer is a tree of JSON types or a `TextError` with one sentence; size,
+depth and the expansion of YAML aliases are bounded, so that reading takes moments.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+MAX_BYTES = 1_000_000
+MAX_NODES = 100_000
+MAX_KEYS = 1_000
+MAX_DEPTH = 64
+
+PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_LONGEST_NUMBER = 40
+# The closing quote is optional, so that one pass suffices for text that never closes one.
+_JSON_STRING_OR_PLACEHOLDER = re.compile(r'"(?:\\.|[^"\\])*+"?|\$\{\w+\}')
+
+# Text under these keys stays text, even where it looks like a number.
+_TEXT_KEYS = re.compile(
+    r"(.*_)?(name|type|pdtype|policy|activation|sha|ts|path|prepath|file)|init_fn|device|predir"
+)
+
+
+class TextError(Exception):
+    """Text that is no spec file, and why."""
+
+
+if TYPE_CHECKING:
+    from yaml import SafeLoader as _SafeLoader
+else:
+    # The C parser is some twenty times faster, where PyYAML was built with it.
+    _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_SafeLoader):
+    """Safe YAML without dates, which no spec holds and JSON does not know."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, rule) for tag, rule in rules if tag != "tag:yaml.org,2002:timestamp"]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def decode(data: bytes) -> str:
+    """The text of a spec file."""
+    if len(data) > MAX_BYTES:
+        raise TextError(f"larger than {MAX_BYTES:,} bytes; a spec file is a few thousand")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TextError(f"not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+
+
+def parse(text: str, *, is_json: bool) -> Any:
+    """The tree of a text: mappings with string keys, lists, strings, numbers, true, false, null."""
+    try:
+        tree = _parse_json(text) if is_json else _parse_yaml(text)
+    except TextError:
+        raise
+    except RecursionError:
+        raise TextError(f"nested deeper than {MAX_DEPTH} levels") from None
+    except yaml.YAMLError as error:
+        raise TextError(f"not valid YAML: {_one_line(error)}") from None
+    except json.JSONDecodeError as error:
+        raise TextError(
+            f"not valid JSON: {error.msg} at line {error.lineno} column {error.colno}"
+        ) from None
+    except (ValueError, TypeError, OverflowError, AttributeError) as error:
+        # PyYAML's constructors let these out, for instance for a tag that its text does not fit.
+        raise TextError(f"holds a value that cannot be read: {_one_line(error)}") from None
+    check_json(tree)
+    return tree
+
+
+def check_json(tree: Any) -> None:
+    """TextError unless the tree holds finite JSON values only, and not too many."""
+    _check(tree, "", 0, [0])
+
+
+def number(text: str) -> int | float | None:
+    """The number that a text spells, in JSON's or YAML's way; None for other text."""
+    if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
+        return None
+    if re.fullmatch(r"[+-]?\d+", text):
+        return int(text)
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def coerce_numbers(tree: Any, key: str = "") -> Any:
+    """The tree with numbers for text that spells one: YAML reads `1e-3` as text."""
+    if isinstance(tree, dict):
+        return {k: coerce_numbers(value, k) for k, value in tree.items()}
+    if isinstance(tree, list):
+        return [coerce_numbers(value, key) for value in tree]
+    if isinstance(tree, str) and not _TEXT_KEYS.fullmatch(key):
+        value = number(tree.strip())
+        return tree if value is None else value
+    return tree
+
+
+def _parse_json(text: str) -> Any:
+    # An unfilled placeholder may stand bare where a number goes; quoted, the rest still reads.
+    text = _JSON_STRING_OR_PLACEHOLDER.sub(
+        lambda match: f'"{match[0]}"' if match[0].startswith("$") else match[0], text
+    )
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise TextError(f"the key `{twice}` occurs twice in one mapping")
+    return mapping
+
+
+def _refuse_constant(name: str) -> Any:
+    raise TextError(f"holds {name}, which is not a number a spec can use")
+
+
+def _parse_yaml(text: str) -> Any:
+    _check_events(text)
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _expanded_size(node, {}, set())
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _check_events(text: str) -> None:
+    """Events come without recursion, so depth is bounded before anything recursive runs."""
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
+        if count > MAX_NODES:
+            raise TextError(f"holds more than {MAX_NODES:,} values")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise TextError(f"nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _expanded_size(node: yaml.Node, sizes: dict[int, int], open_nodes: set[int]) -> int:
+    """Nodes that a YAML node stands for once its aliases are written out."""
+    if id(node) in sizes:
+        return sizes[id(node)]
+    if id(node) in open_nodes:
+        raise TextError("an alias contains itself")
+    open_nodes.add(id(node))
+    size = 1
+    if isinstance(node, yaml.MappingNode):
+        _refuse_twins(node)
+        for pair in node.value:
+            size += sum(_expanded_size(child, sizes, open_nodes) for child in pair)
+    elif isinstance(node, yaml.SequenceNode):
+        size += sum(_expanded_size(child, sizes, open_nodes) for child in node.value)
+    if size > MAX_NODES:
+        raise TextError(f"expands to more than {MAX_NODES:,} values")
+    open_nodes.discard(id(node))
+    sizes[id(node)] = size
+    return size
+
+
+def _refuse_twins(node: yaml.MappingNode) -> None:
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise TextError("a key is not text; keys are words")
+        if key.value in seen and key.value != "<<":
+            raise TextError(f"the key `{key.value}` occurs twice in one mapping")
+        seen.add(key.value)
+
+
+def _check(tree: Any, path: str, depth: int, count: list[int]) -> None:
+    count[0] += 1
+    if depth > MAX_DEPTH:
+        raise TextError(f"nested deeper than {MAX_DEPTH} levels")
+    if count[0] > MAX_NODES:
+        raise TextError(f"holds more than {MAX_NODES:,} values")
+    if isinstance(tree, dict):
+        if len(tree) > MAX_KEYS:
+            raise TextError(f"`{path or 'the top'}` has more than {MAX_KEYS:,} keys")
+        for key, value in tree.items():
+            if not isinstance(key, str):
+                raise TextError(
+                    f"the key {key!r} under `{path or 'the top'}` is not text; quote it"
+                )
+            _check(value, f"{path}.{key}" if path else key, depth + 1, count)
+    elif isinstance(tree, list):
+        for index, value in enumerate(tree):
+            _check(value, f"{path}.{index}", depth + 1, count)
+    elif isinstance(tree, float) and not math.isfinite(tree):
+        raise TextError(f"`{path}` is {tree}, which is not a number a spec can use")
+    elif not isinstance(tree, str | int | float | bool | None):
+        raise TextError(f"`{path}` is a {type(tree).__name__}; a spec holds JSON values only")
+
+
+def unfilled(tree: Any, path: str = "") -> list[tuple[str, str]]:
+    """(path, placeholder) of every `${...}` left in a tree."""
+    found: list[tuple[str, str]] = []
+    children: list[tuple[Any, Any]] = []
+    if isinstance(tree, dict):
+        children = list(tree.items())
+    elif isinstance(tree, list):
+        children = list(enumerate(tree))
+    for key, value in children:
+        texts = (key, value) if isinstance(key, str) else (value,)
+        at = f"{path}.{key}" if path else str(key)
+        for text in texts:
+            if isinstance(text, str):
+                found += [(at, name) for name in PLACEHOLDER.findall(text)]
+        found += unfilled(value, at)
+    return found
+
+
+def fill(text: str, key: str, value: str) -> str:
+    """`${key}` replaced in raw text: a number also takes the double quotes around it."""
+    as_number = number(value.strip())
+    if as_number is None:
+        return text.replace(f"${{{key}}}", value)
+    if isinstance(as_number, float) and as_number.is_integer():
+        as_number = int(as_number)
+    spelled = repr(as_number)
+    return text.replace(f'"${{{key}}}"', spelled).replace(f"${{{key}}}", spelled)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

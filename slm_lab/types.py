@@ -1,0 +1,82 @@
+"""Frozen data that crosses rooms. Shapes: T time, B parallel envs, N = T*B flattened.
+
+Nothing here imports torch, so the spec, analysis and command-line rooms stay light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+ActionType = Literal["discrete", "multi_discrete", "multi_binary", "continuous", "multi_continuous"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spaces:
+    """What an agent must know of an env: single-env shapes, never the env itself.
+
+    `action_sizes` is (n,) for discrete and multi_binary, one count per sub-action for
+    multi_discrete, and (dim,) for continuous. Bounded continuous actions are always [-1, 1]:
+    the env room rescales them, so an agent never sees the original box.
+    """
+
+    obs_shape: tuple[int, ...]
+    obs_dtype: str
+    action_type: ActionType
+    action_sizes: tuple[int, ...]
+    action_bounded: bool = True
+
+    @property
+    def is_continuous(self) -> bool:
+        return self.action_type in ("continuous", "multi_continuous")
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.obs_shape) == 3
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One step of every env in the batch.
+
+    `obs` is what to act on next: after an ending it belongs to the next episode. `next_obs` is the
+    true successor of this step: at an ending it is the final observation. The arrays are the env's
+    own buffers, valid until the following `step`; whoever keeps them copies them.
+    """
+
+    obs: np.ndarray  # [B, *obs_shape]
+    next_obs: np.ndarray  # [B, *obs_shape]
+    reward: np.ndarray  # [B] float32, raw
+    terminated: np.ndarray  # [B] bool, cuts the bootstrap
+    truncated: np.ndarray  # [B] bool, cuts the trace only
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """Consecutive on-policy steps, time-major.
+
+    `obs` has one row more than the rest: row T is what the policy would act on next. It stands for
+    the successor of row T-1 unless that step ended an episode. `final_obs` holds the true
+    successors of steps that were truncated, at the flat positions `final_index` (t * B + b).
+    """
+
+    obs: torch.Tensor  # [T+1, B, *obs_shape]
+    action: torch.Tensor  # [T, B, ...] as sampled, before squashing or clipping
+    reward: torch.Tensor  # [T, B] as learned from: scaled, normalised, clipped
+    terminated: torch.Tensor  # [T, B] bool
+    truncated: torch.Tensor  # [T, B] bool
+    final_index: torch.Tensor  # [K] int64
+    final_obs: torch.Tensor  # [K, *obs_shape]
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What one learning call reports: named scalars, and how many gradient steps it took."""
+
+    values: Mapping[str, float]
+    opt_steps: int

@@ -1,0 +1,262 @@
+"""A file, a name and `-s` flags become a Spec."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slm_lab.spec import (
+    PPOSpec,
+    SpecError,
+    SpecWarning,
+    check_file,
+    load_spec,
+    packaged_spec_dir,
+    spec_names,
+)
+
+
+def refusal(file: Any, name: str | None = None, sets: tuple[str, ...] = ()) -> str:
+    with pytest.raises(SpecError) as caught:
+        load_spec(file, name, sets)
+    return str(caught.value)
+
+
+@pytest.fixture
+def templated(ppo, write) -> Path:
+    spec = copy.deepcopy(ppo)
+    spec["env"].update(name="${env}", max_frame="${max_frame}")
+    file: Path = write("ppo_many.json", {"ppo_many": spec})
+    return file
+
+
+# Finding the file and the spec
+
+
+def test_json_and_yaml_give_the_same_spec(ppo, write):
+    import yaml
+
+    json_file = write("a.json", {"a": ppo})
+    yaml_file = write("b.yaml", yaml.safe_dump({"a": ppo}))
+    assert load_spec(json_file, "a") == load_spec(yaml_file, "a")
+
+
+@pytest.mark.parametrize(
+    "file", ["slm_lab/spec/benchmark/ppo/ppo_cartpole.json", "benchmark/ppo/ppo_cartpole.json"]
+)
+def test_shipped_files_are_found_from_any_folder(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_spec(file, "ppo_cartpole").name == "ppo_cartpole"
+
+
+def test_the_working_folder_comes_before_the_package(ppo, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    local = tmp_path / "benchmark/ppo/ppo_cartpole.json"
+    local.parent.mkdir(parents=True)
+    ppo["env"]["num_envs"] = 8
+    local.write_text(json.dumps({"ppo_cartpole": ppo}))
+    assert load_spec("benchmark/ppo/ppo_cartpole.json", "ppo_cartpole").env.num_envs == 8
+
+
+def test_a_file_that_moved_to_another_format_is_found(ppo, write):
+    file = write("a.json", {"a": ppo})
+    assert load_spec(file.with_suffix(".yaml"), "a").name == "a"
+
+
+def test_a_missing_file_gets_near_names(ppo, write):
+    assert "benchmark/ppo/ppo_cartpole.json" in refusal("ppo_cartpol.json", "ppo_cartpole")
+    mine = write("my_spec.json", {"a": ppo})
+    assert "my_spec.json" in refusal(mine.with_name("my_spce.json"), "a")
+
+
+def test_a_missing_name_lists_the_names_nearest_first(ppo, write):
+    file = write("a.json", {"dqn": ppo, "ppo_cart": ppo, "_private": 3})
+    assert "the file has ppo_cart, dqn" in refusal(file, "ppo_crat")
+    assert "_private" not in refusal(file, "_private").splitlines()[1].partition(";")[2]
+
+
+def test_private_blocks_are_not_listed(ppo, write):
+    file = write("a.yaml", "_base: &base {x: 1}\nreal: {agent: {}, env: {}, meta: {}}\n")
+    assert spec_names(file) == ["real"]
+
+
+def test_a_saved_spec_is_its_own_file(ppo, write):
+    spec = load_spec(write("a.json", {"a": ppo}), "a")
+    assert load_spec(write("a_t0_spec.json", spec.to_dict())) == spec
+
+
+def test_yaml_merge_keys_are_shallow(ppo, write):
+    file = write(
+        "m.yaml",
+        "_base: &base\n"
+        "  env: {name: CartPole-v1, max_frame: 100, num_envs: 2}\n"
+        "  meta: {max_session: 1, log_frequency: 10}\n"
+        f"  agent: {json.dumps(ppo['agent'])}\n"
+        "changed:\n"
+        "  <<: *base\n"
+        "  env: {name: CartPole-v1, max_frame: 3e2}\n",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecWarning)
+        env = load_spec(file, "changed").env
+    assert (env.num_envs, env.max_frame) == (1, 300)
+
+
+# Numbers
+
+
+def test_text_that_spells_a_number_is_one_except_in_names(ppo, write):
+    ppo["agent"]["net"]["optim_spec"] = {"name": "Adam", "lr": "3e-4", "eps": "1e-5"}
+    ppo["env"].update(name="123", max_frame="1e7", continuous="0.5")
+    spec = load_spec(write("a.json", {"a": ppo}), "a")
+    assert spec.agent.net.optim_spec.lr == 3e-4
+    assert (spec.env.name, spec.env.max_frame) == ("123", 10_000_000)
+    assert spec.env.kwargs == {"continuous": 0.5}
+
+
+# -s on placeholders
+
+
+def test_placeholders_are_filled_and_numbers_lose_their_quotes(templated):
+    spec = load_spec(templated, "ppo_many", ["env=ALE/Pong-v5", "max_frame=10e6"])
+    assert (spec.env.name, spec.env.max_frame) == ("ALE/Pong-v5", 10_000_000)
+    assert spec.to_dict()["env"]["max_frame"] == 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("env", "short"),
+    [("ALE/Pong-v5", "pong"), ("playground/CartpoleBalance", "cartpolebalance")],
+)
+def test_filling_the_env_extends_the_run_name(templated, env, short):
+    spec = load_spec(templated, "ppo_many", [f"env={env}", "max_frame=1e6"])
+    assert spec.name == f"ppo_many_{short}"
+
+
+def test_bare_placeholders_may_stand_where_json_wants_a_number(templated):
+    templated.write_text(templated.read_text().replace('"${max_frame}"', "${max_frame}"))
+    spec = load_spec(templated, "ppo_many", ["env=CartPole-v1", "max_frame=1e6"])
+    assert spec.env.max_frame == 1_000_000
+    assert "env.max_frame: ${max_frame} is not filled" in refusal(
+        templated, "ppo_many", ("env=CartPole-v1",)
+    )
+
+
+def test_every_unfilled_placeholder_is_named_with_its_path(templated):
+    message = refusal(templated, "ppo_many")
+    assert "env.name: ${env} is not filled. Add -s env=VALUE" in message
+    assert "env.max_frame: ${max_frame} is not filled" in message
+
+
+def test_other_specs_of_the_file_may_keep_theirs(templated, ppo):
+    plain = copy.deepcopy(ppo)
+    plain["env"].update(name="CartPole-v1", max_frame=1000)
+    specs = json.loads(templated.read_text())
+    templated.write_text(json.dumps({**specs, "plain": plain}))
+    assert load_spec(templated, "plain").env.max_frame == 1000
+
+
+# -s on dotted paths
+
+
+def test_a_dotted_path_writes_any_key(ppo, write):
+    spec = load_spec(
+        write("a.json", {"a": ppo}),
+        "a",
+        [
+            "agent.algorithm.gamma=0.5",
+            "env.num_envs=8",
+            "agent.net.hid_layers=[32, 32]",
+            "agent.net.optim_spec.lr=1e-2",
+            "env.name=Acrobot-v1",
+            "env.max_frame=5e3",
+            "meta.random_seed=7",
+        ],
+    )
+    assert isinstance(spec.agent.algorithm, PPOSpec)
+    assert spec.agent.algorithm.gamma == 0.5
+    assert (spec.env.name, spec.env.num_envs, spec.env.max_frame) == ("Acrobot-v1", 8, 5000)
+    assert spec.to_dict()["agent"]["net"]["hid_layers"] == [32, 32]
+    assert spec.agent.net.optim_spec.lr == 0.01
+    assert spec.meta.random_seed == 7
+    assert spec.name == "a"
+
+
+def test_a_list_is_indexed_by_number(ppo, write):
+    spec = load_spec(write("a.json", {"a": ppo}), "a", ["agent.net.hid_layers.0=32"])
+    assert spec.to_dict()["agent"]["net"]["hid_layers"] == [32, 64]
+
+
+@pytest.mark.parametrize(
+    ("flag", "hint"),
+    [
+        ("agent.algorithm.gama=0.9", "Did you mean `gamma`?"),
+        ("agent.algoritm.gamma=0.9", "Did you mean `algorithm`?"),
+        ("agent.algorithm.gamma=high", "expected a number"),
+        ("env.num_env=4", "Did you mean `num_envs`?"),
+    ],
+)
+def test_a_wrong_assignment_is_blamed_on_its_flag(ppo, write, flag, hint):
+    message = refusal(write("a.json", {"a": ppo}), "a", (flag,))
+    assert hint in message
+    assert f"(set by -s {flag})" in message
+
+
+def test_a_plain_word_without_a_placeholder_gets_the_dotted_path(ppo, write, templated):
+    hard_coded = write("a.json", {"a": ppo})
+    message = refusal(hard_coded, "a", ("max_frame=1000",))
+    assert "-s max_frame=1000 changes nothing: the file has no placeholders" in message
+    assert "Did you mean -s env.max_frame=1000?" in message
+    assert "-s env.name=Pong" in refusal(hard_coded, "a", ("env=Pong",))
+    assert "the placeholders env, max_frame" in refusal(templated, "ppo_many", ("foo=1",))
+
+
+@pytest.mark.parametrize("flag", ["gamma", "=3", "a b=3", "", "agent..x=1", "max_frame=inf"])
+def test_a_malformed_flag_is_refused(templated, flag):
+    assert f"-s {flag}" in refusal(templated, "ppo_many", (flag,))
+
+
+# Warnings
+
+
+def test_warnings_name_the_file_and_come_once(ppo, write):
+    ppo["agent"]["algorithm"].update(training_frequency=1, policy_loss_coef=1)
+    with pytest.warns(SpecWarning, match=r"a\.json: keys without effect here") as caught:
+        load_spec(write("a.json", {"a": ppo}), "a")
+    assert len(caught) == 1
+
+
+# Whole files
+
+
+def test_check_file_reports_every_spec(ppo, write):
+    bad = copy.deepcopy(ppo)
+    bad["agent"]["algorithm"]["gama"] = 1
+    odd = copy.deepcopy(ppo)
+    odd["agent"]["algorithm"]["training_frequency"] = 1
+    odd["env"].update(name="${env}", max_frame="${max_frame}")
+    checks = check_file(write("a.json", {"good": ppo, "bad": bad, "odd": odd}))
+    assert [(check.name, check.ok) for check in checks] == [
+        ("good", True),
+        ("bad", False),
+        ("odd", True),
+    ]
+    assert checks[1].problems[0].path == "agent.algorithm.gama"
+    assert "training_frequency" in checks[2].warnings[0]
+
+
+def test_the_door_opens_without_torch_numpy_or_gymnasium():
+    heavy = "('torch', 'numpy', 'gymnasium')"
+    code = f"import sys, slm_lab.spec; sys.exit(any(name in sys.modules for name in {heavy}))"
+    root = packaged_spec_dir().parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(root)}, check=False
+    )
+    assert done.returncode == 0
