@@ -1,0 +1,160 @@
+"""The envpool back-end: C++ envs stepped as one batch.
+
+envpool resets an ended env on the next step, whose action it ignores. Resetting just the ended
+ids within the same call turns that into same-step semantics, and no dead step ever shows.
+
+What it cannot do: save a running episode (`restorable` is False, a resumed run begins new
+episodes), render without a display, or report an episode that terminates on the very step of its
+time limit as terminated (envpool calls it truncated).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from slm_lab.env.episodes import EpisodeStats
+from slm_lab.env.error import EnvError
+from slm_lab.env.space import action_codec, make_spaces, obs_codec
+from slm_lab.env.vector import check_batch, spawn_streams
+from slm_lab.types import Transition
+
+
+class Pool(Protocol):
+    """The part of envpool's API this file relies on; its spaces are those of a single env."""
+
+    @property
+    def observation_space(self) -> Any: ...
+
+    @property
+    def action_space(self) -> Any: ...
+
+    def reset(self, env_id: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]: ...
+
+    def step(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]: ...
+
+    def close(self) -> None: ...
+
+
+def make_pool(
+    name: str,
+    *,
+    num_envs: int,
+    seed: int,
+    num_threads: int,
+    max_t: int | None,
+    kwargs: Mapping[str, Any],
+) -> Pool:
+    """A synchronous pool with one seed per env. envpool must know `name` and every kwarg."""
+    try:
+        import envpool
+    except ImportError as error:
+        raise EnvError(
+            "env.backend: `envpool` is not installed. "
+            "Run `pip install 'slm-lab[envpool]'`, or set env.backend to `gymnasium`."
+        ) from error
+    if name not in envpool.list_all_envs():
+        raise EnvError(
+            f"env.name: envpool has no env `{name}`. "
+            "Set env.backend to `gymnasium`, or pick an id of `envpool.list_all_envs()`."
+        )
+    env_seeds, _ = spawn_streams(seed, num_envs)
+    options = dict(kwargs)
+    if max_t is not None:
+        options["max_episode_steps"] = max_t
+    try:
+        pool: Pool = envpool.make(
+            name,
+            env_type="gymnasium",
+            num_envs=num_envs,
+            num_threads=num_threads,
+            seed=env_seeds,
+            **options,
+        )
+    except (AssertionError, TypeError, ValueError, KeyError) as error:
+        raise EnvError(
+            f"env.kwargs: envpool cannot make `{name}` with {options} ({error}). "
+            "Remove what envpool does not support, or set env.backend to `gymnasium`."
+        ) from error
+    return pool
+
+
+class EnvpoolVectorEnv:
+    """Same contract as the Gymnasium back-end, over a pool."""
+
+    backend = "envpool"
+    restorable = False
+
+    def __init__(self, pool: Pool, *, num_envs: int, seed: int) -> None:
+        self._pool = pool
+        self.num_envs = num_envs
+        with warnings.catch_warnings():
+            # envpool states the bounds of float32 boxes in float64; gymnasium warns of the cast.
+            warnings.filterwarnings("ignore", message=".*precision lowered.*")
+            self._obs_codec = obs_codec(pool.observation_space)
+            self._action_codec = action_codec(pool.action_space)
+        self.spaces = make_spaces(self._obs_codec, self._action_codec)
+        self.episodes = EpisodeStats(num_envs)
+        _, self._action_rng = spawn_streams(seed, num_envs)
+
+        shape, dtype = (num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype
+        self._obs, self._spare_obs = np.zeros(shape, dtype), np.zeros(shape, dtype)
+        self._final_obs = np.zeros(shape, dtype)
+        self._reward = np.zeros(num_envs, np.float32)
+
+    @property
+    def obs(self) -> np.ndarray:
+        return self._obs
+
+    def reset(self) -> np.ndarray:
+        self.episodes.abandon(range(self.num_envs))
+        self._obs, self._spare_obs = self._spare_obs, self._obs
+        obs, _ = self._pool.reset()
+        self._obs_codec.write(obs, self._obs)
+        return self._obs
+
+    def step(self, action: np.ndarray) -> Transition:
+        check_batch(action, self.num_envs)
+        self._obs, self._spare_obs = self._spare_obs, self._obs
+        obs, reward, terminated, truncated, _ = self._pool.step(self._action_codec.decode(action))
+        self._obs_codec.write(obs, self._obs)
+        self._reward[:] = reward
+
+        ended = np.flatnonzero(terminated | truncated)
+        self.episodes.add(self._reward, ended.tolist())
+        next_obs = self._obs
+        if len(ended):
+            next_obs = self._final_obs
+            next_obs[:] = self._obs
+            self._begin_episodes(ended)
+        return Transition(self._obs, next_obs, self._reward, terminated, truncated)
+
+    def sample_action(self) -> np.ndarray:
+        return self._action_codec.sample(self._action_rng, self.num_envs)
+
+    def render(self) -> np.ndarray | None:
+        return None
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "episodes": self.episodes.state_dict(),
+            "action_rng": self._action_rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Statistics of finished episodes carry on; the running ones are lost."""
+        self.episodes.load_state_dict(state["episodes"])
+        self._action_rng.bit_generator.state = state["action_rng"]
+        self.reset()
+
+    def _begin_episodes(self, slots: np.ndarray) -> None:
+        obs, info = self._pool.reset(slots.astype(np.int32))
+        first_obs = np.zeros((len(slots), *self.spaces.obs_shape), self.spaces.obs_dtype)
+        self._obs_codec.write(obs, first_obs)
+        self._obs[info["env_id"]] = first_obs

@@ -1,0 +1,293 @@
+"""Between a Gymnasium space and the arrays an agent sees.
+
+Observations become one float32 array, or uint8 for images:
+
+    Box, float or int         the same shape, float32
+    Box, uint8, 2-d or 3-d    an image, kept uint8; (H, W) gains a channel axis
+    Box, 3-d, last axis 1/3/4 taken as (H, W, C) and turned to (C, H, W), whatever the dtype
+    Discrete                  one-hot
+    MultiDiscrete             one one-hot per entry, concatenated
+    MultiBinary               a vector of 0. and 1.
+    Dict, Tuple               every part as above, flattened and concatenated, in the order of
+                              `gymnasium.spaces.flatten`: sorted keys for a Dict made from a plain
+                              mapping, else the order of its keys; positions for a Tuple
+
+Actions come from the agent as [B] integers (Discrete), [B, n] integers (MultiDiscrete,
+MultiBinary) or [B, dim] floats (Box). A Box with finite bounds is acted on in [-1, 1], mapped
+affinely onto the box and clipped to it; any other Box takes the action as it is, clipped to the
+sides that are finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from gymnasium import spaces
+
+from slm_lab.env.error import EnvError
+from slm_lab.types import ActionType, Spaces
+
+CHANNEL_COUNTS = (1, 3, 4)  # grey, RGB, RGBA
+
+
+class ObsCodec(Protocol):
+    """Writes observations into an array. `out` is one row or a whole batch, as `obs` is."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def write(self, obs: Any, out: np.ndarray) -> None: ...
+
+
+class ActionCodec(Protocol):
+    """Turns a batch of agent actions into the env's own units."""
+
+    type: ActionType
+    sizes: tuple[int, ...]
+    bounded: bool
+
+    def decode(self, action: np.ndarray) -> np.ndarray:
+        """A new [B, ...] array: callers keep it, so it must not alias the agent's buffer."""
+        ...
+
+    def sample(self, rng: np.random.Generator, num_envs: int) -> np.ndarray:
+        """Uniform agent actions (standard normal where a Box has no bounds)."""
+        ...
+
+
+def make_spaces(obs: ObsCodec, action: ActionCodec) -> Spaces:
+    return Spaces(obs.shape, obs.dtype, action.type, action.sizes, action.bounded)
+
+
+def obs_codec(space: spaces.Space[Any]) -> ObsCodec:
+    """The codec of an observation space, by the table at the top of this file."""
+    if isinstance(space, spaces.Box):
+        return _box_codec(space)
+    if isinstance(space, spaces.Discrete):
+        return OneHot(int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete):
+        return OneHots(space.nvec.ravel(), space.start.ravel())
+    if isinstance(space, spaces.MultiBinary):
+        return Reshape((int(np.prod(space.shape)),), "float32")
+    if isinstance(space, spaces.Dict):
+        return Concat({key: vector_codec(part) for key, part in space.items()})
+    if isinstance(space, spaces.Tuple):
+        return Concat({i: vector_codec(part) for i, part in enumerate(space)})
+    raise EnvError(
+        f"env.name: observation space {space} cannot become an array of fixed shape. "
+        "Expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these. "
+        "Wrap the env so that it observes one of them."
+    )
+
+
+def vector_codec(space: spaces.Space[Any]) -> ObsCodec:
+    """The codec of one part of a Dict or Tuple: a float32 vector, never an image."""
+    if isinstance(space, spaces.Box):
+        return Reshape((int(np.prod(space.shape)),), "float32")
+    return obs_codec(space)
+
+
+def _box_codec(space: spaces.Box) -> ObsCodec:
+    shape = space.shape
+    dtype = "uint8" if space.dtype == np.uint8 and len(shape) in (2, 3) else "float32"
+    if len(shape) == 3 and shape[-1] in CHANNEL_COUNTS:
+        return ChannelsFirst(shape, dtype)
+    if dtype == "uint8" and len(shape) == 2:
+        return Reshape((1, *shape), dtype)
+    if shape == ():
+        return Reshape((1,), dtype)
+    return Cast(shape, dtype)
+
+
+class Cast:
+    """Same shape, other dtype."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self.shape, self.dtype = shape, dtype
+
+    def write(self, obs: Any, out: np.ndarray) -> None:
+        out[...] = obs
+
+
+class Reshape:
+    """Same numbers in the same order, other shape."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        self.shape, self.dtype = shape, dtype
+
+    def write(self, obs: Any, out: np.ndarray) -> None:
+        out[...] = np.asarray(obs).reshape(out.shape)
+
+
+class ChannelsFirst:
+    """(H, W, C) to (C, H, W), the layout of torch's convolutions."""
+
+    shape: tuple[int, ...]
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        height, width, channels = shape
+        self.shape, self.dtype = (channels, height, width), dtype
+
+    def write(self, obs: Any, out: np.ndarray) -> None:
+        out[...] = np.moveaxis(obs, -1, -3)
+
+
+class OneHot:
+    """An integer in start..start+n-1 as a vector with a single 1."""
+
+    shape: tuple[int, ...]
+
+    def __init__(self, n: int, start: int) -> None:
+        self.shape, self.dtype = (n,), "float32"
+        self._start = start
+        self._rows = np.eye(n, dtype=np.float32)
+
+    def write(self, obs: Any, out: np.ndarray) -> None:
+        out[...] = self._rows[np.asarray(obs) - self._start]
+
+
+class OneHots:
+    """Several integers, one one-hot each, concatenated."""
+
+    shape: tuple[int, ...]
+
+    def __init__(self, sizes: Sequence[int] | np.ndarray, starts: Sequence[int] | np.ndarray):
+        self._parts = [OneHot(int(n), int(start)) for n, start in zip(sizes, starts, strict=True)]
+        self._edges = np.cumsum([0, *sizes]).tolist()
+        self.shape, self.dtype = (self._edges[-1],), "float32"
+
+    def write(self, obs: Any, out: np.ndarray) -> None:
+        entries = np.asarray(obs).reshape(*out.shape[:-1], len(self._parts))
+        for i, part in enumerate(self._parts):
+            part.write(entries[..., i], out[..., self._edges[i] : self._edges[i + 1]])
+
+
+class Concat:
+    """The parts of a Dict or a Tuple, each a vector, side by side."""
+
+    shape: tuple[int, ...]
+
+    def __init__(self, parts: dict[Any, ObsCodec]) -> None:
+        self._parts: list[tuple[Hashable, slice, ObsCodec]] = []
+        end = 0
+        for key, part in parts.items():
+            start, end = end, end + part.shape[0]
+            self._parts.append((key, slice(start, end), part))
+        self.shape, self.dtype = (end,), "float32"
+
+    def write(self, obs: Any, out: np.ndarray) -> None:
+        for key, columns, part in self._parts:
+            part.write(obs[key], out[..., columns])
+
+
+def action_codec(space: spaces.Space[Any]) -> ActionCodec:
+    """The codec of an action space, by the paragraph at the top of this file."""
+    if isinstance(space, spaces.Discrete):
+        return DiscreteAction(int(space.n), int(space.start))
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        return MultiDiscreteAction(space.nvec, space.start)
+    if isinstance(space, spaces.MultiBinary):
+        return MultiBinaryAction(space.shape)
+    if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return BoxAction(space)
+    raise EnvError(
+        f"env.name: action space {space} is not supported. Expected Discrete, MultiDiscrete "
+        "(1-d), MultiBinary, or Box of floats. Wrap the env so that it takes one of them."
+    )
+
+
+def _integers(action: np.ndarray, ndim: int, kind: str) -> np.ndarray:
+    if action.ndim != ndim or action.dtype.kind not in "iub":
+        raise EnvError(
+            f"action: found shape {action.shape} of {action.dtype} for a {kind} action space. "
+            f"Expected {ndim}-d integers, one row per env."
+        )
+    return action
+
+
+class DiscreteAction:
+    """[B] integers from 0; the env may count from elsewhere."""
+
+    type: ActionType = "discrete"
+    bounded = True
+    sizes: tuple[int, ...]
+
+    def __init__(self, n: int, start: int) -> None:
+        self.sizes = (n,)
+        self._start = start
+
+    def decode(self, action: np.ndarray) -> np.ndarray:
+        return _integers(action, 1, "discrete") + self._start
+
+    def sample(self, rng: np.random.Generator, num_envs: int) -> np.ndarray:
+        return rng.integers(self.sizes[0], size=num_envs)
+
+
+class MultiDiscreteAction:
+    """[B, n] integers, each from 0."""
+
+    type: ActionType = "multi_discrete"
+    bounded = True
+    sizes: tuple[int, ...]
+
+    def __init__(self, sizes: np.ndarray, starts: np.ndarray) -> None:
+        self.sizes = tuple(int(n) for n in sizes)
+        self._starts = starts
+
+    def decode(self, action: np.ndarray) -> np.ndarray:
+        decoded: np.ndarray = _integers(action, 2, "multi-discrete") + self._starts
+        return decoded
+
+    def sample(self, rng: np.random.Generator, num_envs: int) -> np.ndarray:
+        return rng.integers(self.sizes, size=(num_envs, len(self.sizes)))
+
+
+class MultiBinaryAction:
+    """[B, n] zeros and ones."""
+
+    type: ActionType = "multi_binary"
+    bounded = True
+    sizes: tuple[int, ...]
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.sizes = (int(np.prod(shape)),)
+        self._shape = shape
+
+    def decode(self, action: np.ndarray) -> np.ndarray:
+        bits = _integers(action, 2, "multi-binary").astype(np.int8)
+        return bits.reshape(len(action), *self._shape)
+
+    def sample(self, rng: np.random.Generator, num_envs: int) -> np.ndarray:
+        return rng.integers(2, size=(num_envs, *self.sizes), dtype=np.int8)
+
+
+class BoxAction:
+    """[B, dim] floats; [-1, 1] stands for the whole box when the box is finite."""
+
+    sizes: tuple[int, ...]
+
+    def __init__(self, space: spaces.Box) -> None:
+        dim = int(np.prod(space.shape))
+        self.type: ActionType = "continuous" if dim == 1 else "multi_continuous"
+        self.sizes = (dim,)
+        self.bounded = bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
+        self._low, self._high, self._dtype = space.low, space.high, space.dtype
+        self._center, self._half_width = np.zeros_like(space.low), np.ones_like(space.high)
+        if self.bounded:
+            # Halved before adding, so that a box as wide as float32 itself does not overflow.
+            self._center = space.high / 2 + space.low / 2
+            self._half_width = space.high / 2 - space.low / 2
+
+    def decode(self, action: np.ndarray) -> np.ndarray:
+        scaled: np.ndarray = action.astype(self._dtype).reshape(len(action), *self._low.shape)
+        scaled *= self._half_width
+        scaled += self._center
+        return np.clip(scaled, self._low, self._high, out=scaled)
+
+    def sample(self, rng: np.random.Generator, num_envs: int) -> np.ndarray:
+        size = (num_envs, *self.sizes)
+        if self.bounded:
+            return rng.uniform(-1.0, 1.0, size).astype(np.float32)
+        return rng.standard_normal(size, dtype=np.float32)

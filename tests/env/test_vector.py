@@ -1,0 +1,242 @@
+"""The contract of a batched env, on scripted episodes and on both back-ends."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from slm_lab.env import EnvError, make_env
+from slm_lab.env.make import make_gymnasium_envs
+from slm_lab.env.vector import EpisodeLog, GymnasiumVectorEnv, spawn_streams
+
+ACTION = np.zeros(2, np.int64)
+
+
+def test_an_ending_shows_the_final_obs_and_the_next_episode_at_once(scripted):
+    """Env 0 terminates at step 3, env 1 is truncated at step 4. Observations are (episode, t)."""
+    assert scripted.reset().tolist() == [[0, 0], [0, 0]]
+    steps = []
+    for _ in range(5):
+        step = scripted.step(ACTION)
+        steps.append(
+            [
+                a.tolist()
+                for a in (step.next_obs, step.obs, step.reward, step.terminated, step.truncated)
+            ]
+        )
+    assert steps == [
+        [[[0, 1], [0, 1]], [[0, 1], [0, 1]], [1, 1], [False, False], [False, False]],
+        [[[0, 2], [0, 2]], [[0, 2], [0, 2]], [2, 2], [False, False], [False, False]],
+        [[[0, 3], [0, 3]], [[1, 0], [0, 3]], [3, 3], [True, False], [False, False]],
+        [[[1, 1], [0, 4]], [[1, 1], [1, 0]], [1, 4], [False, False], [False, True]],
+        [[[1, 2], [1, 1]], [[1, 2], [1, 1]], [2, 1], [False, False], [False, False]],
+    ]
+
+
+def test_no_step_is_dead(scripted):
+    """24 steps are 8 episodes of 3 and 6 episodes of 4; a dead step would earn 0 and shift them."""
+    scripted.reset()
+    for _ in range(24):
+        step = scripted.step(ACTION)
+        assert (step.reward > 0).all()
+        assert (step.next_obs[:, 1] > 0).all(), "a reset observation stood in for a successor"
+    assert scripted.episodes.count == 8 + 6
+    assert set(zip(scripted.episodes.returns, scripted.episodes.lengths, strict=True)) == {
+        (1 + 2 + 3, 3),
+        (1 + 2 + 3 + 4, 4),
+    }
+
+
+def test_envs_that_end_together_get_back_their_own_first_obs(scripted):
+    """At step 12 env 0 ends its fourth episode and env 1 its third."""
+    scripted.reset()
+    for _ in range(12):
+        step = scripted.step(ACTION)
+    assert step.next_obs.tolist() == [[3, 3], [2, 4]]
+    assert step.obs.tolist() == [[4, 0], [3, 0]]
+
+
+def test_obs_and_next_obs_share_memory_only_while_nothing_ends(scripted):
+    scripted.reset()
+    assert [(s := scripted.step(ACTION)).obs is s.next_obs for _ in range(5)] == [
+        True, True, False, False, True,
+    ]  # fmt: skip
+
+
+def test_the_last_obs_stays_valid_through_the_next_step(scripted):
+    obs = scripted.reset()
+    for _ in range(9):
+        before = obs.copy()
+        step = scripted.step(ACTION)
+        np.testing.assert_array_equal(obs, before)
+        assert not np.shares_memory(obs, step.obs)
+        assert not np.shares_memory(obs, step.next_obs)
+        obs = step.obs
+        assert scripted.obs is obs
+
+
+def test_a_reset_in_mid_episode_abandons_its_return(scripted):
+    scripted.reset()
+    scripted.step(ACTION)
+    assert scripted.reset().tolist() == [[1, 0], [1, 0]]
+    for _ in range(3):
+        scripted.step(ACTION)
+    assert list(scripted.episodes.returns) == [1 + 2 + 3]
+
+
+def test_a_second_reset_goes_on_with_the_stream(env_spec):
+    env = make_env(env_spec("CartPole-v1"), seed=0)
+    first = env.reset().copy()
+    assert not np.array_equal(first, env.reset())
+
+
+def test_envs_are_given_plain_ints_for_discrete_actions(make_scripted, monkeypatch):
+    single = make_scripted(3, terminates=True, truncates=False)
+    given, step = [], single.step
+
+    def recording_step(action):
+        given.append(action)
+        return step(action)
+
+    monkeypatch.setattr(single, "step", recording_step)
+    env = GymnasiumVectorEnv([single], seed=0)
+    env.reset()
+    env.step(np.array([1]))
+    assert given == [1]
+    assert type(given[0]) is int
+
+
+def test_both_endings_at_once_are_both_reported(make_scripted):
+    env = GymnasiumVectorEnv([make_scripted(1, terminates=True, truncates=True)], seed=0)
+    env.reset()
+    step = env.step(np.zeros(1, np.int64))
+    assert step.terminated.tolist() == [True]
+    assert step.truncated.tolist() == [True]
+    assert env.episodes.count == 1
+
+
+def test_dtypes_are_those_of_the_contract(scripted):
+    scripted.reset()
+    step = scripted.step(ACTION)
+    assert [a.dtype for a in (step.obs, step.next_obs, step.reward)] == [np.float32] * 3
+    assert [a.dtype for a in (step.terminated, step.truncated)] == [np.bool_] * 2
+
+
+def test_a_batch_of_the_wrong_size_is_refused(scripted):
+    scripted.reset()
+    with pytest.raises(EnvError, match=r"found 3 rows for env.num_envs = 2"):
+        scripted.step(np.zeros(3, np.int64))
+
+
+@pytest.mark.parametrize("backend", ["gymnasium", "envpool"])
+def test_the_same_seed_gives_the_same_stream_and_every_env_its_own(env_spec, backend):
+    def rollout(seed):
+        env = make_env(env_spec("CartPole-v1", num_envs=3, backend=backend), seed=seed)
+        rows = [env.reset().copy()]
+        rows += [env.step(env.sample_action()).obs.copy() for _ in range(100)]
+        env.close()
+        return np.stack(rows)
+
+    first = rollout(7)
+    np.testing.assert_array_equal(first, rollout(7))
+    assert not np.array_equal(first[0], rollout(8)[0])
+    assert len(np.unique(first[0], axis=0)) == 3
+
+
+def test_streams_are_all_different():
+    seeds, actions = spawn_streams(0, 100)
+    others, other_actions = spawn_streams(1, 100)
+    assert len({*seeds, *others}) == 200
+    assert actions.integers(1 << 60) != other_actions.integers(1 << 60)
+
+
+@pytest.mark.parametrize("backend", ["gymnasium", "envpool"])
+def test_cartpole_keeps_the_contract_for_many_episodes(env_spec, backend):
+    env = make_env(env_spec("CartPole-v1", num_envs=4, backend=backend, max_t=30), seed=0)
+    obs, frames, lengths = env.reset().copy(), 0, []
+    elapsed = np.zeros(4, int)
+    for _ in range(500):
+        step = env.step(env.sample_action())
+        frames += env.num_envs
+        elapsed += 1
+        ended = step.terminated | step.truncated
+        np.testing.assert_array_equal(step.reward, 1.0)  # a dead step would earn 0
+        np.testing.assert_array_equal(step.obs[~ended], step.next_obs[~ended])
+        # A successor is one time step away: position moves by velocity * 0.02 s.
+        np.testing.assert_allclose(step.next_obs[:, 0], obs[:, 0] + 0.02 * obs[:, 1], atol=1e-6)
+        # A reset observation lies within 0.05 of the centre; a terminal one is beyond the limits.
+        assert (np.abs(step.obs[ended]) <= 0.05).all()
+        fallen = (np.abs(step.next_obs[:, 2]) > 0.2094) | (np.abs(step.next_obs[:, 0]) > 2.4)
+        np.testing.assert_array_equal(step.terminated, fallen)
+        np.testing.assert_array_equal(step.truncated & ~step.terminated, (elapsed == 30) & ~fallen)
+        lengths += elapsed[ended].tolist()
+        elapsed[ended] = 0
+        obs = step.obs.copy()
+    assert step.truncated.dtype == bool
+    assert env.episodes.count == len(lengths) > 50
+    assert list(env.episodes.lengths) == lengths[-100:]
+    assert sum(lengths) + elapsed.sum() == frames == 2000
+    env.close()
+
+
+def test_the_registered_time_limit_truncates(env_spec):
+    env = make_env(env_spec("MountainCar-v0"), seed=0)
+    env.reset()
+    endings = [bool(env.step(np.zeros(1, np.int64)).truncated[0]) for _ in range(200)]
+    assert endings == [False] * 199 + [True]
+
+
+def test_max_t_overrides_the_time_limit(env_spec):
+    env = make_env(env_spec("MountainCar-v0", max_t=3), seed=0)
+    env.reset()
+    steps = [env.step(np.zeros(1, np.int64)) for _ in range(3)]
+    assert env.episodes.count == 1
+    assert steps[-1].truncated.tolist() == [True]
+    assert steps[-1].terminated.tolist() == [False]
+
+
+def test_rendering_is_by_request(env_spec):
+    plain = make_env(env_spec("CartPole-v1"), seed=0)
+    plain.reset()
+    assert plain.render() is None
+    drawn = make_env(env_spec("CartPole-v1", num_envs=2, backend="envpool"), seed=0, render=True)
+    drawn.reset()
+    frame = drawn.render()
+    assert drawn.backend == "gymnasium"
+    assert frame is not None
+    assert frame.ndim == 3
+    assert frame.dtype == np.uint8
+    drawn.close()
+
+
+def test_the_loop_leaves_gymnasiums_order_check_out(env_spec):
+    (wrapper,) = make_gymnasium_envs(env_spec("CartPole-v1"))
+    names = []
+    while isinstance(wrapper, gym.Wrapper):
+        names.append(type(wrapper).__name__)
+        wrapper = wrapper.env
+    assert names == ["TimeLimit"]
+
+
+def test_the_log_keeps_only_what_running_episodes_need():
+    log = EpisodeLog(2)
+    for step in range(3000):
+        log.append([step, -step])
+        if step % 2 == 1:
+            log.begin(0, {"seed": step})
+        if step % 1500 == 1499:
+            log.begin(1, {"seed": step})
+    assert len(log._actions) < 1600
+    log.append([7, 8])
+    assert log.running(0)["actions"].tolist() == [7]
+    assert log.running(1)["actions"].tolist() == [8]
+
+
+def test_an_endless_episode_stops_being_logged(monkeypatch):
+    monkeypatch.setattr(EpisodeLog, "LIMIT", 5)
+    log = EpisodeLog(1)
+    for _ in range(5):
+        log.append([0])
+    complete = [log.complete]
+    log.append([0])
+    assert [*complete, log.complete] == [True, False]
+    assert log._actions == []
