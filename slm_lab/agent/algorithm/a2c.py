@@ -1,0 +1,127 @@
+"""Advantage actor-critic (Mnih et al. 2016), with GAE, n-step or whole-rollout returns.
+
+Deviation: advantages are standardised over the batch unless the spec says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from slm_lab.agent.algorithm.acting import PolicyActor
+from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets
+from slm_lab.agent.algorithm.critic import Critic
+from slm_lab.agent.algorithm.distribution import make_family
+from slm_lab.agent.algorithm.loss import make_loss
+from slm_lab.agent.algorithm.returns import discounted_returns, gae, n_step_returns, standardize
+from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
+from slm_lab.agent.algorithm.setup import Setup
+from slm_lab.agent.divergence import check_finite
+from slm_lab.agent.learner import Learner, State, descent
+from slm_lab.agent.seeds import initialising
+from slm_lab.types import Metrics, Rollout
+
+if TYPE_CHECKING:
+    from slm_lab.spec import ActorCriticSpec, NetSpec
+
+
+def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
+    """-E[log pi(a|s) A], whose gradient is the negated policy gradient. Inputs are [N]."""
+    return -(log_prob * advantage).mean()
+
+
+class ActorCritic:
+    """Owns nets, optimisers, schedules. One update = one gradient step on one rollout."""
+
+    def __init__(
+        self, spec: ActorCriticSpec, actor: NetSpec, critic: NetSpec, setup: Setup
+    ) -> None:
+        self._spec = spec
+        self.family = make_family(setup.spaces, spec.action_pdtype)
+        with initialising(setup.seeds.net):
+            self._nets = ActorCriticNets(self.family, actor, critic, setup.device)
+        self.modules = self._nets.modules
+        self._value_loss = make_loss(actor.loss_spec)
+        self._critic = Critic(self._nets, normalize=spec.normalize_v_targets)
+        state = self._nets.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
+        self.learner = Learner(
+            state, descent(self._nets.trainables, self.loss), compile=setup.compile
+        )
+        self._rates = LearningRates(self._nets.specs, rollout_length(spec) * setup.num_envs)
+        self.act = PolicyActor(
+            self.family,
+            self._nets.policy,
+            self._nets.policy_of_module,
+            state,
+            num_envs=setup.num_envs,
+            seed=setup.seeds.act,
+            compile=setup.compile_act,
+        )
+
+    def update(self, rollout: Rollout, frame: int) -> Metrics:
+        entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)
+        self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values())
+        advantage, target = self._advantages(rollout)
+        obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
+        self.learner.step(obs, action, advantage, target)
+        self._rates.advance()
+        metrics = check_finite(self.learner.mean_metrics(), frame)
+        values = dict(metrics) | {"entropy_coef": entropy_coef, "lr": self._rates.mean()}
+        return Metrics(values, opt_steps=len(self._nets.trainables))
+
+    def loss(
+        self, state: State, obs: Tensor, action: Tensor, advantage: Tensor, target: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        spec = self._spec
+        policy, value = self._nets(state, obs)
+        entropy = policy.entropy().mean()
+        policy_loss = spec.policy_loss_coef * policy_gradient_loss(
+            policy.log_prob(action), advantage
+        )
+        value_loss = spec.val_loss_coef * self._value_loss(value, target)
+        loss = policy_loss + value_loss - state["entropy_coef"] * entropy
+        return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "critic": self._critic.state_dict(),
+            "act": self.act.state_dict(),
+            "rates": self._rates.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self._critic.load_state_dict(state["critic"])
+        self.act.load_state_dict(state["act"])
+        self._rates.load_state_dict(state["rates"])
+
+    @torch.no_grad()
+    def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
+        """Flat [N] advantages, and value targets in the units of the value head."""
+        spec = self._spec
+        value, next_value = self._critic.values(self.learner.state, rollout)
+        ends = rollout.terminated, rollout.truncated
+        if spec.lam is not None:
+            target = value + gae(rollout.reward, value, next_value, *ends, spec.gamma, spec.lam)
+        elif spec.num_step_returns is not None:
+            target = n_step_returns(
+                rollout.reward, next_value, *ends, spec.gamma, spec.num_step_returns
+            )
+        else:
+            target = discounted_returns(rollout.reward, next_value, *ends, spec.gamma)
+        advantage = target - value
+        if spec.normalize_advantages == "standardize":
+            advantage = standardize(advantage)
+        self._critic.observe_targets(target)
+        (target,) = self._critic.to_head_units(target)
+        return advantage.flatten(), target.flatten()
+
+
+def rollout_length(spec: ActorCriticSpec) -> int:
+    """Without lambda, n-step returns decide how long a rollout is."""
+    if spec.lam is None and spec.num_step_returns is not None:
+        return spec.num_step_returns
+    return spec.training_frequency

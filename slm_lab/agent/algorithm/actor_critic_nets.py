@@ -1,0 +1,107 @@
+"""Policy and value nets of the actor-critic family: separate, or two heads on one body."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from slm_lab.agent.algorithm.distribution import Distribution, Family
+from slm_lab.agent.learner import State, Trainable
+from slm_lab.agent.net.init import init_head
+from slm_lab.agent.net.make import make_net
+
+if TYPE_CHECKING:
+    from slm_lab.spec import NetSpec
+
+
+def policy_heads(family: Family, spec: NetSpec) -> tuple[tuple[int, ...], int | None]:
+    """(output dims of a policy net, size of its free log-std or None)."""
+    if family.spaces.is_continuous and spec.log_std_init is not None:
+        dim = family.spaces.action_sizes[0]
+        return (dim,), dim
+    return family.head_dims, None
+
+
+def make_policy_net(family: Family, spec: NetSpec) -> nn.Module:
+    dims, log_std_dim = policy_heads(family, spec)
+    net = make_net(spec, family.spaces.obs_shape, dims, log_std_dim)
+    for head in _heads(net)[: len(dims)]:
+        init_head(head, spec.actor_init_std)
+    return net
+
+
+class ActorCriticNets:
+    """Evaluates pi(.|s) and V(s) under the parameters of a state."""
+
+    def __init__(
+        self, family: Family, actor: NetSpec, critic: NetSpec, device: torch.device
+    ) -> None:
+        self._family = family
+        self.shared = bool(actor.shared)
+        dims, log_std_dim = policy_heads(family, actor)
+        if self.shared:
+            net = make_net(actor, family.spaces.obs_shape, (*dims, 1), log_std_dim)
+            nets = {"net": (net, actor)}
+            value_head = _heads(net)[len(dims)]
+        else:
+            net = make_net(actor, family.spaces.obs_shape, dims, log_std_dim)
+            critic_net = make_net(critic, family.spaces.obs_shape, (1,))
+            nets = {"net": (net, actor), "critic_net": (critic_net, critic)}
+            value_head = _heads(critic_net)[0]
+        for head in _heads(net)[: len(dims)]:
+            init_head(head, actor.actor_init_std)
+        init_head(value_head, critic.critic_init_std)
+        self.trainables = [
+            Trainable(name, net.to(device), spec) for name, (net, spec) in nets.items()
+        ]
+        self._value_head = next(m for m in value_head.modules() if isinstance(m, nn.Linear))
+        self._num_policy_heads = len(dims)
+
+    @property
+    def specs(self) -> dict[str, NetSpec]:
+        return {trainable.name: trainable.spec for trainable in self.trainables}
+
+    @property
+    def modules(self) -> dict[str, nn.Module]:
+        return {trainable.name: trainable.net for trainable in self.trainables}
+
+    def initial_state(self) -> State:
+        return {k: v for trainable in self.trainables for k, v in trainable.initial_state().items()}
+
+    def __call__(self, state: State, obs: Tensor) -> tuple[Distribution, Tensor]:
+        """obs [N, ...] -> (pi(.|s), V(s) [N])."""
+        if self.shared:
+            outputs = self.trainables[0](state, obs)
+            return self._split(outputs)
+        policy = self._family(self.trainables[0](state, obs))
+        return policy, self.trainables[1](state, obs)[0].squeeze(-1)
+
+    def policy(self, state: State, obs: Tensor) -> Distribution:
+        outputs = self.trainables[0](state, obs)
+        return self._split(outputs)[0] if self.shared else self._family(outputs)
+
+    def policy_of_module(self, obs: Tensor) -> Distribution:
+        """pi(.|s) straight from the module, whose parameters view the state: no state to pass."""
+        outputs = self.trainables[0].net(obs)
+        return self._split(outputs)[0] if self.shared else self._family(outputs)
+
+    def value(self, state: State, obs: Tensor) -> Tensor:
+        return self(state, obs)[1] if self.shared else self.trainables[1](state, obs)[0].squeeze(-1)
+
+    def rescale_value_head(self, scale: Tensor, shift: Tensor) -> None:
+        """Replace V by scale * V + shift, exactly: what PopArt does when its statistics move."""
+        self._value_head.weight.mul_(scale)
+        self._value_head.bias.mul_(scale).add_(shift)
+
+    def _split(self, outputs: tuple[Tensor, ...]) -> tuple[Distribution, Tensor]:
+        """Heads of a shared net: policy heads, then value, then a free log-std if there is one."""
+        n = self._num_policy_heads
+        return self._family((*outputs[:n], *outputs[n + 1 :])), outputs[n].squeeze(-1)
+
+
+def _heads(net: nn.Module) -> list[nn.Module]:
+    tails = net.tails
+    assert isinstance(tails, nn.Module)
+    return list(tails) if isinstance(tails, nn.ModuleList) else [tails]

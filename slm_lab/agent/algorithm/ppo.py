@@ -1,0 +1,211 @@
+"""PPO-clip (Schulman et al. 2017).
+
+Deviations: advantages are normalised per minibatch; the log-ratio is clamped to +-20, far outside
+the clip range, so that a wild step cannot overflow; values are in reward units for GAE even when
+the head is trained on normalised targets (critic.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from slm_lab.agent.algorithm.acting import PolicyActor
+from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets
+from slm_lab.agent.algorithm.critic import Critic
+from slm_lab.agent.algorithm.distribution import make_family
+from slm_lab.agent.algorithm.loss import make_loss
+from slm_lab.agent.algorithm.returns import gae, standardize
+from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
+from slm_lab.agent.algorithm.setup import Setup
+from slm_lab.agent.divergence import check_finite
+from slm_lab.agent.learner import Learner, State, descent
+from slm_lab.agent.seeds import initialising
+from slm_lab.types import Metrics, Rollout
+
+if TYPE_CHECKING:
+    from slm_lab.spec import NetSpec, PPOSpec
+
+
+def ppo_policy_loss(
+    log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, clip_eps: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Clipped surrogate, eq. 7, negated to descend. Inputs are [N]."""
+    log_ratio = (log_prob - old_log_prob).clamp(-20, 20)
+    ratio = log_ratio.exp()
+    surrogate = torch.min(ratio * advantage, ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantage)
+    return -surrogate.mean(), {
+        "clip_frac": ((ratio - 1).abs() > clip_eps).float().mean(),
+        "approx_kl": (ratio - 1 - log_ratio).mean(),  # Schulman's low-variance estimator
+    }
+
+
+def clipped_value_loss(
+    value: Tensor, old_value: Tensor, target: Tensor, clip_eps: Tensor
+) -> Tensor:
+    """Half the larger squared error: of the value, or of one kept near the old value."""
+    near = old_value + (value - old_value).clamp(-clip_eps, clip_eps)
+    return 0.5 * torch.max((value - target).square(), (near - target).square()).mean()
+
+
+def symlog(x: Tensor) -> Tensor:
+    """sign(x) ln(1 + |x|): compresses large magnitudes, near-linear around zero."""
+    return x.sign() * x.abs().log1p()
+
+
+class PPO:
+    """Owns nets, optimisers, schedules. One update = one rollout, several epochs of minibatches."""
+
+    def __init__(
+        self, spec: PPOSpec, actor: NetSpec, critic: NetSpec, setup: Setup, minibatch_size: int
+    ) -> None:
+        self._spec = spec
+        self._minibatch_size = minibatch_size
+        self.family = make_family(setup.spaces, spec.action_pdtype)
+        with initialising(setup.seeds.net):
+            self._nets = ActorCriticNets(self.family, actor, critic, setup.device)
+        self.modules = self._nets.modules
+        self._value_loss = make_loss(actor.loss_spec)
+        self._critic = Critic(self._nets, normalize=spec.normalize_v_targets)
+        state = self._nets.initial_state() | {
+            "clip_eps": torch.zeros((), device=setup.device),
+            "entropy_coef": torch.zeros((), device=setup.device),
+            "advantage_range": torch.zeros(
+                2, device=setup.device
+            ),  # running 5th and 95th percentile
+        }
+        self._descent = descent(self._nets.trainables, self.loss)
+        self.learner = Learner(state, self._step, compile=setup.compile)
+        self._rates = LearningRates(self._nets.specs, spec.time_horizon * setup.num_envs)
+        self._generator = torch.Generator().manual_seed(setup.seeds.learn)
+        self.act = PolicyActor(
+            self.family,
+            self._nets.policy,
+            self._nets.policy_of_module,
+            state,
+            num_envs=setup.num_envs,
+            seed=setup.seeds.act,
+            compile=setup.compile_act,
+        )
+
+    def update(self, rollout: Rollout, frame: int) -> Metrics:
+        spec = self._spec
+        clip_eps = scheduled_value(spec.clip_eps_spec, frame)
+        entropy_coef = scheduled_value(spec.entropy_coef_spec, frame)
+        self.learner.set_coefficients(
+            clip_eps=clip_eps, entropy_coef=entropy_coef, **self._rates.values()
+        )
+        rows = self._rows(rollout)
+        size = rows[0].shape[0]
+        steps = 0
+        for epoch in range(spec.training_epoch):
+            if epoch and spec.recompute_advantages:
+                rows = (*rows[:3], *self._advantages(rollout))
+            order = torch.randperm(size, generator=self._generator)
+            for index in torch.split(order, self._minibatch_size):
+                self.learner.step(*rows, index)
+                steps += 1
+        self._rates.advance()
+        metrics = check_finite(self.learner.mean_metrics(), frame)
+        values = dict(metrics) | {
+            "clip_eps": clip_eps,
+            "entropy_coef": entropy_coef,
+            "lr": self._rates.mean(),
+        }
+        return Metrics(values, opt_steps=steps * len(self._nets.trainables))
+
+    def loss(
+        self,
+        state: State,
+        obs: Tensor,
+        action: Tensor,
+        old_log_prob: Tensor,
+        advantage: Tensor,
+        target: Tensor,
+        old_value: Tensor,
+        index: Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Policy, value and entropy terms on the rows that `index` selects."""
+        policy, value = self._nets(state, obs[index])
+        entropy = policy.entropy().mean()
+        policy_loss, metrics = ppo_policy_loss(
+            policy.log_prob(action[index]),
+            old_log_prob[index],
+            self._normalized(advantage[index], state["advantage_range"]),
+            state["clip_eps"],
+        )
+        value_loss = self._spec.val_loss_coef * self._value_term(
+            value, old_value[index], target[index], state
+        )
+        loss = policy_loss + value_loss - state["entropy_coef"] * entropy
+        return loss, metrics | {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "entropy": entropy,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "critic": self._critic.state_dict(),
+            "act": self.act.state_dict(),
+            "rates": self._rates.state_dict(),
+            "generator": self._generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self._critic.load_state_dict(state["critic"])
+        self.act.load_state_dict(state["act"])
+        self._rates.load_state_dict(state["rates"])
+        self._generator.set_state(state["generator"])
+
+    @torch.no_grad()
+    def _rows(self, rollout: Rollout) -> tuple[Tensor, ...]:
+        """The rollout as flat rows [N]: obs, action, old log-prob, advantage, target, old value."""
+        obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
+        # The policy has not moved since it acted: its log-probs can be computed all at once.
+        log_prob = self._nets.policy(self.learner.state, obs).log_prob(action)
+        return obs, action, log_prob, *self._advantages(rollout)
+
+    def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
+        value, next_value = self._critic.values(self.learner.state, rollout)
+        advantage = gae(
+            rollout.reward,
+            value,
+            next_value,
+            rollout.terminated,
+            rollout.truncated,
+            self._spec.gamma,
+            self._spec.lam,
+        )
+        target = advantage + value
+        self._critic.observe_targets(target)
+        target, value = self._critic.to_head_units(target, value)
+        return advantage.flatten(), target.flatten(), value.flatten()
+
+    def _step(self, state: State, *rows: Tensor) -> tuple[State, dict[str, Tensor]]:
+        if self._spec.normalize_advantages != "percentile":
+            return self._descent(state, *rows)
+        advantage, index = rows[3], rows[-1]
+        percentiles = torch.quantile(advantage[index], torch.tensor([0.05, 0.95]))
+        moved = {"advantage_range": state["advantage_range"].lerp(percentiles, 0.01)}
+        changes, metrics = self._descent(state | moved, *rows)
+        return changes | moved, metrics
+
+    def _normalized(self, advantage: Tensor, low_high: Tensor) -> Tensor:
+        if self._spec.normalize_advantages == "standardize":
+            return standardize(advantage)
+        if self._spec.normalize_advantages == "percentile":
+            # Only large spreads are scaled down: small, noisy advantages are not blown up.
+            return advantage / (low_high[1] - low_high[0]).clamp_min(1.0)
+        return advantage
+
+    def _value_term(self, value: Tensor, old_value: Tensor, target: Tensor, state: State) -> Tensor:
+        if self._spec.symlog:
+            value, old_value, target = symlog(value), symlog(old_value), symlog(target)
+        if self._spec.clip_vloss:
+            return clipped_value_loss(value, old_value, target, state["clip_eps"])
+        return self._value_loss(value, target)

@@ -1,0 +1,105 @@
+"""REINFORCE (Williams 1992) with reward-to-go and standardised returns.
+
+Without a critic, the tail of an episode that was cut (by a time limit or by the end of the rollout)
+is unknown. Counting it as zero would teach that the last states before a cut are bad, so the
+running mean of all returns stands in for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from slm_lab.agent.algorithm.a2c import policy_gradient_loss
+from slm_lab.agent.algorithm.acting import PolicyActor
+from slm_lab.agent.algorithm.actor_critic_nets import make_policy_net
+from slm_lab.agent.algorithm.distribution import Distribution, make_family
+from slm_lab.agent.algorithm.returns import discounted_returns, standardize
+from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
+from slm_lab.agent.algorithm.setup import Setup
+from slm_lab.agent.divergence import check_finite
+from slm_lab.agent.learner import Learner, State, Trainable, descent
+from slm_lab.agent.moments import RunningMoments
+from slm_lab.agent.seeds import initialising
+from slm_lab.types import Metrics, Rollout
+
+if TYPE_CHECKING:
+    from slm_lab.spec import NetSpec, ReinforceSpec
+
+
+class Reinforce:
+    """Owns the policy net, its optimiser and schedules. One update = one gradient step."""
+
+    def __init__(self, spec: ReinforceSpec, net: NetSpec, setup: Setup) -> None:
+        self._spec = spec
+        self.family = make_family(setup.spaces, spec.action_pdtype)
+        with initialising(setup.seeds.net):
+            policy_net = make_policy_net(self.family, net).to(setup.device)
+        self._net = Trainable("net", policy_net, net)
+        self.modules = {"net": self._net.net}
+        state = self._net.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
+        self.learner = Learner(state, descent([self._net], self.loss), compile=setup.compile)
+        self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
+        self._returns_seen = RunningMoments(())
+        self.act = PolicyActor(
+            self.family,
+            self._policy,
+            lambda obs: self.family(self._net.net(obs)),
+            state,
+            num_envs=setup.num_envs,
+            seed=setup.seeds.act,
+            compile=setup.compile_act,
+        )
+
+    def update(self, rollout: Rollout, frame: int) -> Metrics:
+        entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)
+        self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values())
+        obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
+        self.learner.step(obs, action, self._advantage(rollout))
+        self._rates.advance()
+        metrics = check_finite(self.learner.mean_metrics(), frame)
+        return Metrics(
+            dict(metrics) | {"entropy_coef": entropy_coef, "lr": self._rates.mean()}, opt_steps=1
+        )
+
+    def loss(
+        self, state: State, obs: Tensor, action: Tensor, advantage: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        policy = self._policy(state, obs)
+        entropy = policy.entropy().mean()
+        policy_loss = self._spec.policy_loss_coef * policy_gradient_loss(
+            policy.log_prob(action), advantage
+        )
+        return policy_loss - state["entropy_coef"] * entropy, {
+            "policy_loss": policy_loss,
+            "entropy": entropy,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "returns": self._returns_seen.state_dict(),
+            "act": self.act.state_dict(),
+            "rates": self._rates.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self._returns_seen.load_state_dict(state["returns"])
+        self.act.load_state_dict(state["act"])
+        self._rates.load_state_dict(state["rates"])
+
+    def _policy(self, state: State, obs: Tensor) -> Distribution:
+        return self.family(self._net(state, obs))
+
+    def _advantage(self, rollout: Rollout) -> Tensor:
+        unknown_tail = self._returns_seen.mean.float().expand_as(rollout.reward)
+        returns = discounted_returns(
+            rollout.reward, unknown_tail, rollout.terminated, rollout.truncated, self._spec.gamma
+        )
+        self._returns_seen.update(returns.reshape(-1))
+        if self._spec.center_return:
+            returns = returns - returns.mean()
+        return standardize(returns).flatten()

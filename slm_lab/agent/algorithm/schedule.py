@@ -1,0 +1,121 @@
+"""Values as functions of the frame, and learning rates as functions of the update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from slm_lab.spec import NetSpec, SchedulerSpec, ScheduleSpec
+
+
+def scheduled_value(spec: ScheduleSpec | None, frame: int, default: float = 0.0) -> float:
+    """The value of a schedule at a frame; without a spec, `default`."""
+    if spec is None:
+        return default
+    start = spec.start_val
+    end = start if spec.end_val is None else spec.end_val
+    if spec.name == "no_decay":
+        return end
+    if frame <= spec.start_step:
+        return start
+    if frame >= spec.end_step:
+        return end
+    progress = (frame - spec.start_step) / (spec.end_step - spec.start_step)
+    if spec.name == "linear_decay":
+        return start + (end - start) * progress
+    if spec.name == "rate_decay":
+        # A tenth off at each of twenty steps, never below the end value.
+        rate: float = 0.9 ** (20 * progress)
+        return max(rate * start, end)
+    # periodic_decay: a cosine whose amplitude fades, sixty radians long.
+    phase = 60 * progress
+    return end + 0.5 * (start - end) * (1 + math.cos(phase)) * (1 - progress)
+
+
+class LearningRate:
+    """A learning rate stepped once per update, by any scheduler that torch has or one of ours.
+
+    torch's schedulers move the rate of an optimiser; here they move the rate of a placeholder and
+    the value is read off, so that every one of them works with compiled steps too.
+    """
+
+    def __init__(self, initial: float, spec: SchedulerSpec | None, frames_per_update: int) -> None:
+        self._optimizer = torch.optim.SGD([torch.zeros(1)], lr=initial)
+        self._scheduler = (
+            None if spec is None else _scheduler(spec, self._optimizer, frames_per_update)
+        )
+
+    @property
+    def value(self) -> float:
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def advance(self) -> None:
+        if self._scheduler is not None:
+            self._optimizer.step()  # torch warns when a scheduler moves before its optimiser
+            self._scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        saved = {} if self._scheduler is None else _plain(self._scheduler.state_dict())
+        return {"lr": self.value, "scheduler": saved}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._optimizer.param_groups[0]["lr"] = state["lr"]
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(
+                dict(state["scheduler"])
+            )  # some of torch's take keys out
+
+
+class LearningRates:
+    """The learning rates of an algorithm's nets, as coefficients of their training state."""
+
+    def __init__(self, nets: Mapping[str, NetSpec], frames_per_update: int) -> None:
+        self._rates = {
+            f"{name}.lr": LearningRate(net.optim_spec.lr, net.lr_scheduler_spec, frames_per_update)
+            for name, net in nets.items()
+        }
+
+    def values(self) -> dict[str, float]:
+        return {key: rate.value for key, rate in self._rates.items()}
+
+    def mean(self) -> float:
+        return sum(self.values().values()) / len(self._rates)
+
+    def advance(self) -> None:
+        for rate in self._rates.values():
+            rate.advance()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: rate.state_dict() for key, rate in self._rates.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for key, rate in self._rates.items():
+            rate.load_state_dict(state[key])
+
+
+def _scheduler(
+    spec: SchedulerSpec, optimizer: torch.optim.Optimizer, frames_per_update: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    options = dict(spec.kwargs)
+    if spec.name in ("LinearToZero", "LinearToMin"):
+        updates = max(1.0, options["frame"] / frames_per_update)
+        floor = options.get("min_factor", 0.1) if spec.name == "LinearToMin" else 0.0
+        return torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda k: max(floor, 1 - k * (1 - floor) / updates)
+        )
+    scheduler_class = getattr(torch.optim.lr_scheduler, spec.name)
+    scheduler: torch.optim.lr_scheduler.LRScheduler = scheduler_class(optimizer, **options)
+    return scheduler
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    """Only what JSON can hold: the lambdas of our own schedulers are rebuilt from the spec."""
+    return {
+        key: value
+        for key, value in state.items()
+        if value is None or isinstance(value, (int, float, str, list))
+    }

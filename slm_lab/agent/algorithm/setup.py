@@ -1,0 +1,20 @@
+"""What an algorithm is built for: spaces, streams, device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from slm_lab.agent.seeds import AgentSeeds
+from slm_lab.types import Spaces
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    spaces: Spaces
+    num_envs: int
+    seeds: AgentSeeds
+    device: torch.device
+    compile: bool  # the learning step
+    compile_act: bool

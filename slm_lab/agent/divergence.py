@@ -1,0 +1,26 @@
+"""A loss that is no longer a number ends a session, naming the frame and the term."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+
+class DivergenceError(RuntimeError):
+    """A metric became infinite or NaN."""
+
+    def __init__(self, frame: int, bad: Mapping[str, float], finite: Mapping[str, float]) -> None:
+        self.frame = frame
+        terms = ", ".join(f"{name} = {value}" for name, value in bad.items())
+        others = ", ".join(f"{name} = {value:.4g}" for name, value in finite.items())
+        super().__init__(
+            f"training diverged at frame {frame}: {terms} (still finite: {others or 'nothing'}). "
+            "Try a smaller learning rate or agent.net.clip_grad_val, or env.normalize_reward."
+        )
+
+
+def check_finite(metrics: Mapping[str, float], frame: int) -> Mapping[str, float]:
+    bad = {name: value for name, value in metrics.items() if not math.isfinite(value)}
+    if bad:
+        raise DivergenceError(frame, bad, {k: v for k, v in metrics.items() if k not in bad})
+    return metrics

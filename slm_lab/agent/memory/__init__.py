@@ -1,0 +1,1 @@
+"""Storage and indexing, nothing else: memories know no algorithms."""

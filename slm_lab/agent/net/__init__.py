@@ -1,0 +1,1 @@
+"""Observation -> features -> heads. Nets know no losses."""

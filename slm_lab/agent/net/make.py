@@ -1,0 +1,23 @@
+"""NetSpec -> a net with the asked heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from slm_lab.agent.net.mlp import MLPNet
+from slm_lab.spec import MLPNetSpec, NetSpec, Problem, SpecError
+
+
+def make_net(
+    spec: NetSpec,
+    obs_shape: tuple[int, ...],
+    out_dims: Sequence[int],
+    log_std_dim: int | None = None,
+) -> nn.Module:
+    match spec:
+        case MLPNetSpec():
+            return MLPNet(spec, obs_shape, out_dims, log_std_dim)
+    fix = f"{spec.type} cannot be built yet. Use MLPNet."
+    raise SpecError([Problem("agent.net.type", fix)])

@@ -1,0 +1,129 @@
+"""Running statistics of observations and rewards: part of the agent, saved and frozen with it.
+
+Statistics move only when the agent learns, never while it collects: within one rollout every
+observation is seen through the same lens, by the acting policy and by the loss alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from slm_lab.agent.algorithm.returns import discounted_scan
+from slm_lab.agent.moments import RunningMoments, State
+
+if TYPE_CHECKING:
+    from slm_lab.spec import EnvSpec
+
+
+class ObsNormalizer:
+    """(obs - mean) / std, clipped. Constant dimensions stay at zero instead of exploding."""
+
+    def __init__(self, obs_shape: tuple[int, ...], clip: float | None) -> None:
+        self._moments = RunningMoments(obs_shape)
+        self._clip = clip
+        self._mean = torch.zeros(obs_shape)
+        self._inv_std = torch.ones(obs_shape)
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        normalized = (obs - self._mean).mul_(self._inv_std)
+        return normalized if self._clip is None else normalized.clamp_(-self._clip, self._clip)
+
+    def update(self, obs: Tensor) -> None:
+        """obs: [N, *obs_shape], raw."""
+        self._moments.update(obs)
+        self._refresh()
+
+    def state_dict(self) -> State:
+        return self._moments.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        self._moments.load_state_dict(state)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._mean.copy_(self._moments.mean)
+        self._inv_std.copy_((self._moments.var + 1e-8).rsqrt())
+
+
+class ObsClip:
+    """`clip_obs` without normalisation."""
+
+    def __init__(self, clip: float) -> None:
+        self._clip = clip
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        return obs.clamp(-self._clip, self._clip)
+
+
+class RewardTransform:
+    """Raw reward -> what is learned from: scale, divide by the std of the discounted return, clip.
+
+    Dividing without centring keeps the sign of a reward, and so which behaviour is good.
+    """
+
+    def __init__(
+        self,
+        lanes: int,
+        gamma: float,
+        *,
+        scale: float,
+        normalize: bool,
+        clip: tuple[float, float] | None,
+    ) -> None:
+        self._gamma = gamma
+        self._scale = scale
+        self._clip = clip
+        self._moments = RunningMoments(()) if normalize else None
+        self._return = torch.zeros(lanes)
+
+    def __call__(self, reward: Tensor, ended: Tensor) -> Tensor:
+        """reward, ended: [T, B] in order of time. The statistics move first, then scale."""
+        if self._scale != 1.0:
+            reward = reward * self._scale
+        if self._moments is not None:
+            self._moments.update(self._discounted(reward, ended).reshape(-1))
+            reward = reward * float((self._moments.var + 1e-8).rsqrt())
+        return reward if self._clip is None else reward.clamp(*self._clip)
+
+    def _discounted(self, reward: Tensor, ended: Tensor) -> Tensor:
+        """G_t = r_t + gamma * G_{t-1}, restarting after each ending; carried over between calls."""
+        decay = self._gamma * (~ended).to(reward.dtype)
+        carried = reward[:1] + self._gamma * self._return
+        # The same scan as for returns, walked forward in time instead of backward.
+        backward = discounted_scan(
+            torch.cat([carried, reward[1:]]).flip(0),
+            torch.cat([decay[:-1].flip(0), torch.zeros_like(decay[:1])]),
+        )
+        returns = backward.flip(0)
+        self._return = returns[-1] * ~ended[-1]
+        return returns
+
+    def state_dict(self) -> State:
+        moments = {} if self._moments is None else self._moments.state_dict()
+        return moments | {"return": self._return.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        if self._moments is not None:
+            self._moments.load_state_dict(state)
+        self._return = state["return"].clone()
+
+
+def make_obs_transform(spec: EnvSpec, obs_shape: tuple[int, ...]) -> ObsNormalizer | ObsClip | None:
+    if spec.normalize_obs:
+        return ObsNormalizer(obs_shape, spec.clip_obs)
+    return None if spec.clip_obs is None else ObsClip(spec.clip_obs)
+
+
+def make_reward_transform(spec: EnvSpec, gamma: float, lanes: int) -> RewardTransform | None:
+    if not spec.normalize_reward and spec.clip_reward is None and spec.reward_scale == 1.0:
+        return None
+    return RewardTransform(
+        lanes,
+        gamma,
+        scale=spec.reward_scale,
+        normalize=spec.normalize_reward,
+        clip=spec.clip_reward,
+    )
