@@ -1,0 +1,1 @@
+"""Results on disk in; metrics, tables and plots out. Knows nothing of training or torch."""

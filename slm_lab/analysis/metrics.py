@@ -1,0 +1,271 @@
+"""What a learning curve is worth, in a few numbers.
+
+One row i of a session table is one checkpoint: R_i the return, f_i the frame, o_i the gradient
+steps so far. S_i = R_i - R_rand is the strength: the return above that of a random policy. A metric
+comes as one number per session and, under a plural name, as a local series over the checkpoints.
+
+NaN means "not known" and is left out of sums: a vector env reports no return until its first
+episode ends. A division by zero is NaN. A session that diverged has NaN for every number, and its
+trial too: a mean over the survivors would hide the failure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike, NDArray
+
+Series = NDArray[np.float64]
+
+MOVING_AVERAGE_WINDOW = 100  # checkpoints
+SESSION_SCALARS = (
+    "total_reward_ma",
+    "strength",
+    "max_strength",
+    "final_strength",
+    "sample_efficiency",
+    "training_efficiency",
+    "stability",
+)
+TRIAL_SCALARS = ("frame", *SESSION_SCALARS, "consistency")
+
+_BASELINE_PATH = Path(__file__).parents[1] / "spec" / "_random_baseline.json"
+
+
+class Columns(Protocol):
+    """A table by column name: a pandas DataFrame or a plain dict of lists."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMetrics:
+    """`diverged` says how training broke down, or is None."""
+
+    scalar: Mapping[str, float]
+    local: Mapping[str, Series]
+    diverged: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        local = {name: series.tolist() for name, series in self.local.items()}
+        content = {"scalar": dict(self.scalar), "local": local}
+        return content | ({"diverged": self.diverged} if self.diverged else {})
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStatistics:
+    """The first five local series hold one list per session; the others are single lists."""
+
+    scalar: Mapping[str, float]
+    local: Mapping[str, list[Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"scalar": dict(self.scalar), "local": dict(self.local)}
+
+
+# One session
+
+
+def moving_average(values: ArrayLike, window: int = MOVING_AVERAGE_WINDOW) -> Series:
+    """Mean of the last `window` entries at each position, of fewer where there are not so many."""
+    values = np.asarray(values, dtype=np.float64)
+    if values.size == 0:
+        return values
+    padded = np.concatenate([np.full(window - 1, np.nan), values])
+    windows = sliding_window_view(padded, window)
+    return _divide(np.nansum(windows, axis=1), np.sum(~np.isnan(windows), axis=1))
+
+
+def strengths(returns: ArrayLike, random_mean: float) -> Series:
+    """S_i = R_i - R_rand; an infinite return, which only divergence gives, has none (NaN)."""
+    returns = np.asarray(returns, dtype=np.float64)
+    return np.where(np.isinf(returns), np.nan, returns - random_mean)
+
+
+def sample_efficiency(strength: Series, frame: ArrayLike) -> float:
+    """sum(S_i / f_i) / sum(S_i): high when the strength came early."""
+    return _efficiency(strength, frame)
+
+
+def sample_efficiencies(strength: Series, frame: ArrayLike) -> Series:
+    return _efficiencies(strength, frame)
+
+
+def training_efficiency(strength: Series, opt_step: ArrayLike) -> float:
+    """sum(S_i / o_i) / sum(S_i): high when the strength came from few gradient steps."""
+    return _efficiency(strength, opt_step)
+
+
+def training_efficiencies(strength: Series, opt_step: ArrayLike) -> Series:
+    return _efficiencies(strength, opt_step)
+
+
+def stability(strength: Series) -> float:
+    """1 - |sum(min(S_{i+1} - S_i, 0)) / sum(S_i)|, both sums without the last row: 1 never drops.
+
+    A single row has had no chance to drop, and counts as stable.
+    """
+    known = strength[~np.isnan(strength)]
+    if known.size == 1:
+        return 1.0
+    drop = np.minimum(np.diff(known), 0.0).sum()
+    return float(1.0 - np.abs(_divide(drop, known[:-1].sum())))
+
+
+def stabilities(strength: Series) -> Series:
+    """Stability of each step, so one entry fewer than there are rows."""
+    drop = np.minimum(np.diff(strength), 0.0)
+    return 1.0 - np.abs(_divide(drop, strength[:-1]))
+
+
+def session_metrics(table: Columns, random_mean: float = 0.0) -> SessionMetrics:
+    """All metrics of one session table; defined for any number of rows, even none."""
+    returns, frame, opt_step = (
+        np.asarray(table[name], dtype=np.float64) for name in ("total_reward", "frame", "opt_step")
+    )
+    strength = strengths(returns, random_mean)
+    known = strength[~np.isnan(strength)]
+    diverged = divergence(returns, np.asarray(table["loss"], dtype=np.float64), frame)
+    if diverged or known.size == 0:
+        scalar = dict.fromkeys(SESSION_SCALARS, np.nan)
+    else:
+        scalar = {
+            "total_reward_ma": float(moving_average(returns)[-1]),
+            "strength": float(known.mean()),
+            "max_strength": float(known.max()),
+            "final_strength": float(strength[-1]),
+            "sample_efficiency": sample_efficiency(strength, frame),
+            "training_efficiency": training_efficiency(strength, opt_step),
+            "stability": stability(strength),
+        }
+    local = {
+        "mean_returns": returns,
+        "strengths": strength,
+        "sample_efficiencies": sample_efficiencies(strength, frame),
+        "training_efficiencies": training_efficiencies(strength, opt_step),
+        "stabilities": stabilities(strength),
+        "frames": frame,
+        "opt_steps": opt_step,
+    }
+    return SessionMetrics(scalar, local, diverged)
+
+
+def divergence(returns: Series, loss: Series, frame: Series) -> str | None:
+    """How the session broke down, or None.
+
+    Returns may be unknown at first but not again after the first known one. The loss may be unknown
+    before learning starts, also after a resume, so a NaN loss only counts in the last row.
+    """
+    known = ~np.isnan(returns)
+    broken_return = np.isinf(returns) | (~known & np.logical_or.accumulate(known))
+    if broken_return.any():
+        i = int(np.argmax(broken_return))
+        return f"total_reward is {returns[i]:g} at frame {frame[i]:.0f}"
+    broken_loss = np.isinf(loss)
+    if loss.size and np.isnan(loss[-1]) and not np.isnan(loss).all():
+        broken_loss[-1] = True
+    if broken_loss.any():
+        i = int(np.argmax(broken_loss))
+        return f"loss is {loss[i]:g} at frame {frame[i]:.0f}"
+    return None
+
+
+# A trial: several sessions of one spec
+
+
+def consistency(session_strengths: Sequence[Series]) -> float:
+    """1 - 2 sum_i std_j(S_ij) / sum_i mean_j(S_ij): 1 when all sessions learn alike.
+
+    Sessions j are cut to the shortest; the std is the sample std.
+    """
+    if len(session_strengths) == 1:
+        return 1.0
+    std, mean = _spread(session_strengths)
+    known = ~np.isnan(mean)
+    return float(1.0 - 2.0 * _divide(std[known].sum(), mean[known].sum()))
+
+
+def consistencies(session_strengths: Sequence[Series]) -> Series:
+    """Consistency at each checkpoint."""
+    if len(session_strengths) == 1:
+        return np.ones_like(session_strengths[0])
+    std, mean = _spread(session_strengths)
+    return 1.0 - 2.0 * _divide(std, mean)
+
+
+def trial_metrics(sessions: Sequence[SessionMetrics]) -> TrialStatistics:
+    """Means of the session scalars, and how alike the sessions are; `frame` is session 0's last."""
+    session_strengths = [session.local["strengths"] for session in sessions]
+    diverged = any(session.diverged for session in sessions)
+    frame = sessions[0].local["frames"]
+    scalar = {
+        "frame": float(frame[-1]) if frame.size else np.nan,
+        **{
+            name: float(np.mean([session.scalar[name] for session in sessions]))
+            for name in SESSION_SCALARS
+        },
+        "consistency": np.nan if diverged else consistency(session_strengths),
+    }
+    local = {
+        **{
+            name: [session.local[name].tolist() for session in sessions]
+            for name in (
+                "mean_returns",
+                "strengths",
+                "sample_efficiencies",
+                "training_efficiencies",
+                "stabilities",
+            )
+        },
+        "consistencies": consistencies(session_strengths).tolist(),
+        "frames": frame.tolist(),
+        "opt_steps": sessions[0].local["opt_steps"].tolist(),
+    }
+    return TrialStatistics(scalar, local)
+
+
+# The zero of strength
+
+
+def random_baseline(env_name: str) -> float | None:
+    """Mean return of a uniformly random policy in the env, or None where nobody measured it."""
+    entry = _random_baselines().get(env_name)
+    return None if entry is None else entry["mean"]
+
+
+@cache
+def _random_baselines() -> dict[str, dict[str, float] | None]:
+    baselines: dict[str, dict[str, float] | None] = json.loads(_BASELINE_PATH.read_text())
+    return baselines
+
+
+def _efficiency(strength: Series, cost: ArrayLike) -> float:
+    ratio = _divide(strength, np.asarray(cost, dtype=np.float64))
+    return float(_divide(np.nansum(ratio), np.nansum(strength)))
+
+
+def _efficiencies(strength: Series, cost: ArrayLike) -> Series:
+    ratio = _divide(strength, np.asarray(cost, dtype=np.float64))
+    return _divide(np.nancumsum(ratio), np.nancumsum(strength))
+
+
+def _spread(session_strengths: Sequence[Series]) -> tuple[Series, Series]:
+    """Sample std and mean over sessions at each checkpoint that all of them reached."""
+    shortest = min(len(series) for series in session_strengths)
+    table = np.stack([series[:shortest] for series in session_strengths])  # [sessions, rows]
+    return table.std(axis=0, ddof=1), table.mean(axis=0)
+
+
+def _divide(numerator: ArrayLike, denominator: ArrayLike) -> Series:
+    """Division in which anything over zero is NaN, not infinite and not a warning."""
+    numerator, denominator = np.asarray(numerator), np.asarray(denominator)
+    quotient = np.full(np.broadcast_shapes(numerator.shape, denominator.shape), np.nan)
+    np.divide(numerator, denominator, out=quotient, where=denominator != 0)
+    return quotient

@@ -1,0 +1,1 @@
+"""Who runs what, and when: the loop, a session, a trial over seeds, and what they write."""

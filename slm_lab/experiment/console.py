@@ -1,0 +1,199 @@
+"""What a run tells the person at the terminal, and its log files.
+
+Sessions train in their own processes and send a `Progress` now and then; the trial's process alone
+owns the screen. On a terminal the trial shows one live row per session; into a file or a pipe it
+writes plain log lines, few enough to read.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from loguru import logger
+from rich import progress as bar
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from loguru import Message
+
+LOG_FORMAT = (
+    "{time:YYYY-MM-DD HH:mm:ss} | {level} | PID:{process} | {module}:{function} | {message}"
+)
+PLAIN_INTERVAL = 5.0  # seconds between two lines of one session when there is no terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A small message from a session: where it is and how it does. NaN means not known yet."""
+
+    session: int
+    frame: int
+    max_frame: int
+    fps: float
+    total_reward_ma: float
+    best: float
+    profile: str = ""
+
+
+def setup_logging(log_path: Path, level: str = "INFO", *, stderr_level: str | None = None) -> None:
+    """Send this process's log to its unit's file, and to stderr from `stderr_level` (= `level`).
+
+    A session whose trial owns the screen gives "WARNING", so that its checkpoints stay in its file.
+    """
+    logger.remove()
+    logger.add(log_path, format=LOG_FORMAT, level=level.upper())
+    logger.add(_write_stderr, format=LOG_FORMAT, level=(stderr_level or level).upper())
+
+
+def _write_stderr(message: Message) -> None:
+    # Looked up at each call: a live display swaps sys.stderr to keep log lines above its rows.
+    sys.stderr.write(message)
+    sys.stderr.flush()
+
+
+def format_checkpoint(
+    trial: int, session: int, session_name: str, row: Mapping[str, float], mode: str = "train"
+) -> str:
+    """The log entry of one checkpoint: a heading, then cells of one width, four to a line."""
+    cells = [f"{key}:{format_value(key, value)}" for key, value in row.items()]
+    width = max(map(len, cells), default=0)
+    lines = [
+        "  ".join(cell.ljust(width) for cell in cells[start : start + 4]).rstrip()
+        for start in range(0, len(cells), 4)
+    ]
+    return "\n".join([f"Trial {trial} session {session} {session_name} [{mode}]", *lines])
+
+
+def format_profile(env_s: float, act_s: float, learn_s: float, other_s: float) -> str:
+    """Where the seconds went: `time: env 31 % · act 22 % · learn 41 % · other 6 %`."""
+    seconds = {"env": env_s, "act": act_s, "learn": learn_s, "other": other_s}
+    total = sum(seconds.values())
+    shares = (f"{name} {spent / total if total else 0:.0%}" for name, spent in seconds.items())
+    return "time: " + " · ".join(shares).replace("%", " %")
+
+
+def format_value(key: str, value: float) -> str:
+    """`frame` as 2.00e+05, rewards as 500.00, other fractions to four digits."""
+    if math.isnan(value):
+        return "nan"
+    if key == "frame":
+        return f"{value:.2e}"
+    if key in ("total_reward", "total_reward_ma"):
+        return f"{value:.2f}"
+    return f"{value:g}" if float(value).is_integer() else f"{value:.4g}"
+
+
+class TrialDisplay:
+    """The progress of a trial's sessions, on whatever stderr is.
+
+    with TrialDisplay(trial=0, max_session=4) as display:
+        display.update(progress)
+        display.finish(session, "Session 0 done")
+    """
+
+    def __init__(
+        self,
+        trial: int,
+        max_session: int,
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._trial = trial
+        self._max_session = max_session
+        self._clock = clock
+        self._spoke_at: dict[int, float] = {}
+        console = console or Console(stderr=True)
+        is_live = console.is_terminal and not console.is_dumb_terminal
+        self._rows = _Rows(trial, max_session, console) if is_live else None
+
+    def __enter__(self) -> TrialDisplay:
+        if self._rows:
+            self._rows.live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._rows:
+            self._rows.live.stop()
+
+    def update(self, progress: Progress) -> None:
+        if self._rows:
+            self._rows.update(progress)
+        elif self._is_due(progress):
+            logger.info(self._plain_line(progress))
+
+    def finish(self, session: int, text: str) -> None:
+        """Say how a session ended; its row stays as it is."""
+        logger.info(f"Trial {self._trial} session {session} | {text}")
+
+    def _is_due(self, progress: Progress) -> bool:
+        now = self._clock()
+        spoke_at = self._spoke_at.get(progress.session)
+        is_last = progress.frame >= progress.max_frame
+        if spoke_at is not None and now - spoke_at < PLAIN_INTERVAL and not is_last:
+            return False
+        self._spoke_at[progress.session] = now
+        return True
+
+    def _plain_line(self, progress: Progress) -> str:
+        parts = (
+            f"Trial {self._trial} session {progress.session}",
+            f"frame {progress.frame:,} of {progress.max_frame:,} "
+            f"({progress.frame / progress.max_frame:.0%})",
+            f"{progress.fps:,.0f} frames/s",
+            f"total_reward_ma {format_value('total_reward_ma', progress.total_reward_ma)}",
+            f"best {format_value('total_reward_ma', progress.best)}",
+            progress.profile,
+        )
+        return " | ".join(part for part in parts if part)
+
+
+class _Rows:
+    """The live form: a bar per session, and below them where the time goes."""
+
+    def __init__(self, trial: int, max_session: int, console: Console) -> None:
+        self._bars = bar.Progress(
+            bar.TextColumn("{task.description}"),
+            bar.BarColumn(bar_width=None),
+            bar.TaskProgressColumn(),
+            bar.TextColumn("{task.fields[fps]}", justify="right"),
+            bar.TextColumn("reward {task.fields[reward]}", justify="right"),
+            bar.TextColumn("best {task.fields[best]}", justify="right"),
+            bar.TimeRemainingColumn(),
+            console=console,
+            expand=True,
+        )
+        self._tasks = {
+            session: self._bars.add_task(
+                f"t{trial} s{session}", total=None, fps="starting", reward="-", best="-"
+            )
+            for session in range(max_session)
+        }
+        self._profile = Text("", style="dim")
+        self.live = Live(Group(self._bars, self._profile), console=console, refresh_per_second=4)
+
+    def update(self, progress: Progress) -> None:
+        self._bars.update(
+            self._tasks[progress.session],
+            completed=progress.frame,
+            total=progress.max_frame,
+            fps=f"{progress.fps:,.0f} frames/s",
+            reward=format_value("total_reward_ma", progress.total_reward_ma),
+            best=format_value("total_reward_ma", progress.best),
+        )
+        if progress.profile:
+            self._profile.plain = progress.profile

@@ -1,0 +1,170 @@
+"""Where a run puts its files: the only place that spells the folder and file names of a run.
+
+    data/{name}_{ts}/          predir: specs, the trial's graphs and headline numbers
+        info/  graph/  model/  log/
+
+A file name says what it belongs to: `{name}` the run, `_t0` a trial of it, `_s0` a session of that.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+Mode = Literal["train", "eval"]
+FOLDERS = ("info", "graph", "model", "log")
+
+
+@dataclass(frozen=True, slots=True)
+class RunLayout:
+    predir: Path
+    name: str
+
+    @classmethod
+    def create(cls, name: str, ts: str, root: str | Path = "data") -> RunLayout:
+        """Claim a fresh run folder; a second run in the same second gets the suffix `_02`."""
+        root = Path(root)
+        root.mkdir(parents=True, exist_ok=True)
+        for attempt in count(1):
+            predir = root / (f"{name}_{ts}" if attempt == 1 else f"{name}_{ts}_{attempt:02d}")
+            try:
+                predir.mkdir()  # exclusive: of two processes that race, one gets the error
+            except FileExistsError:
+                continue
+            break
+        for folder in FOLDERS:
+            (predir / folder).mkdir()
+        return cls(predir, name)
+
+    @classmethod
+    def open(cls, predir: str | Path) -> RunLayout:
+        """The layout of a folder that an earlier run wrote, to resume or to analyse again."""
+        predir = Path(predir)
+        names = [path.name.removesuffix("_spec.json") for path in predir.glob("*_spec.json")]
+        if not names:
+            raise FileNotFoundError(
+                f"{predir}: not a run folder, it holds no *_spec.json. "
+                "Give the folder that a run printed as `Output:`, such as data/NAME_TIMESTAMP."
+            )
+        for folder in FOLDERS:
+            (predir / folder).mkdir(exist_ok=True)
+        # The run's own spec is {name}_spec.json and a trial's is {name}_t0_spec.json; a trial's
+        # alone also tells the name.
+        return cls(predir, re.sub(r"_t\d+$", "", min(names, key=len)))
+
+    def trials(self) -> tuple[int, ...]:
+        """Indices of the trials that have a session table on disk."""
+        return self._indices(rf"{re.escape(self.name)}_t(\d+)_s\d+_session_df_train\.csv")
+
+    def sessions(self, trial: int) -> tuple[int, ...]:
+        """Indices of the trial's sessions that have a table on disk."""
+        return self._indices(rf"{re.escape(self.name)}_t{trial}_s(\d+)_session_df_train\.csv")
+
+    def _indices(self, pattern: str) -> tuple[int, ...]:
+        matches = (re.fullmatch(pattern, path.name) for path in (self.predir / "info").iterdir())
+        return tuple(sorted({int(match[1]) for match in matches if match}))
+
+    def trial_name(self, trial: int) -> str:
+        return f"{self.name}_t{trial}"
+
+    def session_name(self, trial: int, session: int) -> str:
+        return f"{self.name}_t{trial}_s{session}"
+
+    # Specs
+
+    def spec_path(self) -> Path:
+        return self.predir / f"{self.name}_spec.json"
+
+    def trial_spec_path(self, trial: int) -> Path:
+        return self.predir / f"{self.trial_name(trial)}_spec.json"
+
+    # Session results
+
+    def session_csv(self, trial: int, session: int, mode: Mode) -> Path:
+        return self._info(f"{self.session_name(trial, session)}_session_df_{mode}.csv")
+
+    def session_metrics(self, trial: int, session: int, mode: Mode) -> Path:
+        return self._info(f"{self.session_name(trial, session)}_session_metrics_{mode}.json")
+
+    def session_metrics_scalar(self, trial: int, session: int, mode: Mode) -> Path:
+        return self._info(f"{self.session_name(trial, session)}_session_metrics_scalar_{mode}.json")
+
+    def session_graph(self, trial: int, session: int, mode: Mode, y: str, x: str) -> Path:
+        return self._graph(f"{self.session_name(trial, session)}_session_graph_{mode}_{y}_vs_{x}")
+
+    # Trial results
+
+    def trial_metrics(self, trial: int) -> Path:
+        return self._info(f"{self.trial_name(trial)}_trial_metrics.json")
+
+    def trial_metrics_scalar(self, trial: int) -> Path:
+        return self._info(f"{self.trial_name(trial)}_trial_metrics_scalar.json")
+
+    def trial_metrics_scalar_copy(self, trial: int) -> Path:
+        """The headline numbers, beside the spec where a person looks first."""
+        return self.predir / self.trial_metrics_scalar(trial).name
+
+    def trial_graph(self, trial: int, y: str, x: str = "frames") -> Path:
+        return self._graph(f"{self.trial_name(trial)}_trial_graph_{y}_vs_{x}")
+
+    def trial_graph_copy(self, trial: int, y: str) -> Path:
+        return self.predir / self.trial_graph(trial, y).name
+
+    def trial_graph_html(self, trial: int) -> Path:
+        """The interactive graph: one per trial, because each file carries a whole plotly.js."""
+        return self.trial_graph_copy(trial, "mean_returns").with_suffix(".html")
+
+    # Search results
+
+    def experiment_csv(self) -> Path:
+        return self._info(f"{self.name}_experiment_df.csv")
+
+    def experiment_csv_copy(self) -> Path:
+        return self.predir / self.experiment_csv().name
+
+    def trial_data_dict(self) -> Path:
+        return self._info(f"{self.name}_trial_data_dict.json")
+
+    def experiment_graph(self) -> Path:
+        return self._graph(f"{self.name}_experiment_graph")
+
+    def experiment_graph_copy(self) -> Path:
+        return self.predir / self.experiment_graph().name
+
+    def multi_trial_graph(self, y: str) -> Path:
+        return self._graph(f"{self.name}_multi_trial_graph_{y}_vs_frames")
+
+    def multi_trial_graph_copy(self, y: str) -> Path:
+        return self.predir / self.multi_trial_graph(y).name
+
+    def search_dir(self) -> Path:
+        return self.predir / "ray_tune"
+
+    # Models and logs
+
+    def model_path(
+        self, trial: int, session: int, net: str, kind: Literal["model", "optim"], *, best: bool
+    ) -> Path:
+        checkpoint = "_ckpt-best" if best else ""
+        stem = f"{self.session_name(trial, session)}{checkpoint}_{net}_{kind}"
+        return self.predir / "model" / f"{stem}.pt"
+
+    def log_dir(self) -> Path:
+        return self.predir / "log"
+
+    def log_path(self, trial: int | None = None, session: int | None = None) -> Path:
+        """The log file of a session, of a trial, or without arguments of the whole search."""
+        if trial is None:
+            return self.log_dir() / f"{self.name}.log"
+        if session is None:
+            return self.log_dir() / f"{self.trial_name(trial)}.log"
+        return self.log_dir() / f"{self.session_name(trial, session)}.log"
+
+    def _info(self, file_name: str) -> Path:
+        return self.predir / "info" / file_name
+
+    def _graph(self, stem: str) -> Path:
+        return self.predir / "graph" / f"{stem}.png"

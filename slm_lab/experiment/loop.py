@@ -1,0 +1,101 @@
+"""The whole RL loop: act, step, observe, update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+
+from slm_lab.agent.agent import Agent
+from slm_lab.env.vector import VectorEnv
+from slm_lab.types import Metrics
+
+
+@dataclass(slots=True)
+class Clock:
+    """Counters of a session. A frame is one step of one env; an update is one learning call."""
+
+    frame: int = 0
+    opt_step: int = 0
+    updates: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Profile:
+    """Where the seconds of a session went."""
+
+    env: float = 0.0
+    act: float = 0.0
+    learn: float = 0.0
+    other: float = 0.0
+
+
+@dataclass(slots=True)
+class Loop:
+    """Owns the counters; agent and env meet nowhere else."""
+
+    agent: Agent
+    env: VectorEnv
+    max_frame: int
+    clock: Clock = field(default_factory=Clock)
+    profile: Profile = field(default_factory=Profile)
+    metrics: Metrics | None = None  # of the latest update
+
+    def run(
+        self,
+        checkpoint: Callable[[], None],
+        every: int,
+        should_stop: Callable[[], bool],
+        after_step: Callable[[], None] | None = None,
+    ) -> None:
+        """Train until `max_frame`, calling `checkpoint` each time another `every` frames are done.
+
+        `should_stop` is asked between steps, so that an interrupted session ends whole.
+        """
+        agent, env, clock, profile = self.agent, self.env, self.clock, self.profile
+        num_envs, max_frame = env.num_envs, self.max_frame
+        obs = env.obs if clock.frame else env.reset()
+        next_checkpoint = (clock.frame // every + 1) * every
+        now = perf_counter()
+        while clock.frame < max_frame and not should_stop():
+            action = agent.act(obs)
+            acted = perf_counter()
+            transition = env.step(agent.env_action(action))
+            stepped = perf_counter()
+            agent.observe(obs, action, transition)
+            obs = transition.obs
+            clock.frame += num_envs
+            if agent.ready:
+                self.metrics = agent.update(clock.frame)
+                clock.opt_step += self.metrics.opt_steps
+                clock.updates += 1
+            learned = perf_counter()
+            profile.act += acted - now
+            profile.env += stepped - acted
+            profile.learn += learned - stepped
+            clock.seconds += learned - now
+            now = learned
+            if after_step is not None:
+                after_step()
+            if clock.frame >= next_checkpoint or clock.frame >= max_frame:
+                next_checkpoint += every
+                checkpoint()
+                now = perf_counter()
+                profile.other += now - learned
+                clock.seconds += now - learned
+
+
+def evaluate(agent: Agent, env: VectorEnv) -> float:
+    """Mean return of one episode per env, acting greedily."""
+    obs = env.reset()
+    returns = np.zeros(env.num_envs)
+    is_running = np.ones(env.num_envs, bool)
+    while is_running.any():
+        transition = env.step(agent.env_action(agent.act(obs, explore=False)))
+        obs = transition.obs
+        returns += transition.reward * is_running
+        is_running &= ~(transition.terminated | transition.truncated)
+    return float(returns.mean())

@@ -1,0 +1,20 @@
+"""How to run a spec: what the command line adds to it, and nothing that shapes the learning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Mode = Literal["dev", "train", "search", "enjoy"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    mode: Mode = "dev"
+    render: bool = False
+    log_level: str = "INFO"
+    log_extra: bool = False
+    profile: bool = False
+    optimize_perf: bool = True
+    cuda_offset: int = 0
+    data_dir: str = "data"

@@ -1,0 +1,26 @@
+"""Every random stream of a run, from one recorded seed."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSeeds:
+    env: int
+    eval_env: int
+    agent: int
+
+
+def draw_seed() -> int:
+    """A seed for a run that was given none: small enough to type."""
+    return secrets.randbelow(2**31)
+
+
+def session_seeds(random_seed: int, trial: int, session: int) -> SessionSeeds:
+    """Independent streams for one session; the same three numbers always give the same ones."""
+    children = np.random.SeedSequence([random_seed, trial, session]).spawn(3)
+    return SessionSeeds(*(int(child.generate_state(1)[0]) for child in children))

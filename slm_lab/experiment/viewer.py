@@ -1,0 +1,65 @@
+"""`--render`: a window onto the envs while they train."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slm_lab.env.error import EnvError
+from slm_lab.env.vector import VectorEnv
+
+if TYPE_CHECKING:
+    import pygame
+
+STEPS_BETWEEN_GRIDS = 32  # drawing many envs at every step would take all the time
+
+
+class Viewer:
+    """Shows a single env at every step, several as a grid now and then."""
+
+    def __init__(self, env: VectorEnv, title: str) -> None:
+        self._env = env
+        self._title = title
+        self._every = 1 if env.num_envs == 1 else STEPS_BETWEEN_GRIDS
+        self._steps = 0
+        self._window: pygame.Surface | None = None
+
+    def after_step(self) -> None:
+        self._steps += 1
+        if self._steps % self._every == 0:
+            frame = self._env.render()
+            if frame is not None:
+                self._show(frame)
+
+    def _show(self, frame: np.ndarray) -> None:
+        import pygame
+
+        if self._window is None:
+            self._window = _open_window((frame.shape[1], frame.shape[0]), self._title)
+        pygame.event.pump()  # without it the desktop takes the window for dead
+        # Images are rows of pixels, pygame wants columns.
+        pygame.surfarray.blit_array(self._window, frame.swapaxes(0, 1))
+        pygame.display.flip()
+
+    def close(self) -> None:
+        if self._window is not None:
+            import pygame
+
+            pygame.display.quit()
+            self._window = None
+
+
+def _open_window(size: tuple[int, int], title: str) -> pygame.Surface:
+    import pygame
+
+    try:
+        pygame.display.init()
+        window = pygame.display.set_mode(size)
+    except pygame.error as error:
+        raise EnvError(
+            f"--render: no window could be opened ({error}). Expected a display. Leave --render "
+            "out on a machine without one."
+        ) from error
+    pygame.display.set_caption(title)
+    return window
