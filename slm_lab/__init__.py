@@ -1,0 +1,75 @@
+"""SLM Lab: a laboratory for deep reinforcement learning.
+
+    from slm_lab import load_spec, run
+    metrics = run(load_spec("benchmark/ppo/ppo_cartpole.json", "ppo_cartpole"), mode="dev")
+
+These names are the public surface; anything else may move without notice. They are imported when
+first used, so that looking at specs or results never waits for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slm_lab.agent.agent import Agent, make_agent
+    from slm_lab.agent.divergence import DivergenceError
+    from slm_lab.analysis.trial import TrialMetrics
+    from slm_lab.env.error import EnvError
+    from slm_lab.env.make import make_env
+    from slm_lab.env.vector import VectorEnv
+    from slm_lab.experiment.options import RunOptions
+    from slm_lab.lab import SessionsFailed, run
+    from slm_lab.spec import Spec, SpecError, SpecWarning, load_spec
+    from slm_lab.types import Metrics, Spaces, Transition
+
+_HOME = {
+    "Agent": "agent.agent",
+    "DivergenceError": "agent.divergence",
+    "EnvError": "env.error",
+    "Metrics": "types",
+    "RunOptions": "experiment.options",
+    "SessionsFailed": "lab",
+    "Spaces": "types",
+    "Spec": "spec",
+    "SpecError": "spec",
+    "SpecWarning": "spec",
+    "Transition": "types",
+    "TrialMetrics": "analysis.trial",
+    "VectorEnv": "env.vector",
+    "load_spec": "spec",
+    "make_agent": "agent.agent",
+    "make_env": "env",
+    "run": "lab",
+}
+
+__all__ = [
+    "Agent",
+    "DivergenceError",
+    "EnvError",
+    "Metrics",
+    "RunOptions",
+    "SessionsFailed",
+    "Spaces",
+    "Spec",
+    "SpecError",
+    "SpecWarning",
+    "Transition",
+    "TrialMetrics",
+    "VectorEnv",
+    "load_spec",
+    "make_agent",
+    "make_env",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,237 @@
+"""`slm-lab`: the command line.
+
+Importing this module is kept cheap; each command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+DEFAULT_SPEC_FILE = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
+DEFAULT_SPEC_NAME = "ppo_cartpole"
+BAD_INPUT = 2
+
+app = typer.Typer(
+    help="SLM Lab: deep reinforcement learning from one spec file and one command.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+env_app = typer.Typer(help="Look at environments.", no_args_is_help=True)
+app.add_typer(env_app, name="env")
+
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="KEY=VALUE",
+        help="Fill ${KEY}, or write a value at a dotted path. Repeatable.",
+    ),
+]
+
+
+@app.command()
+def run(
+    spec_file: Annotated[
+        str, typer.Argument(help="Spec file: a path, or one that ships with slm_lab.")
+    ] = DEFAULT_SPEC_FILE,
+    spec_name: Annotated[
+        str, typer.Argument(help="Name of the spec in the file.")
+    ] = DEFAULT_SPEC_NAME,
+    mode: Annotated[
+        str, typer.Argument(help="dev: one session, more checks. train: every session.")
+    ] = "dev",
+    sets: Sets = None,
+    render: Annotated[
+        bool, typer.Option("--render", envvar="RENDER", help="Watch the training in a window.")
+    ] = False,
+    log_level: Annotated[
+        str, typer.Option(envvar="LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")
+    ] = "INFO",
+    optimize_perf: Annotated[
+        bool,
+        typer.Option(
+            envvar="OPTIMIZE_PERF", help="Set threads, and TF32 and cuDNN on a GPU, for speed."
+        ),
+    ] = True,
+    cuda_offset: Annotated[int, typer.Option(envvar="CUDA_OFFSET", help="First GPU to use.")] = 0,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            envvar="PROFILE",
+            help="Profile a dev run in detail; see the profiler folder.",
+        ),
+    ] = False,
+    log_extra: Annotated[
+        bool,
+        typer.Option(
+            "--log-extra", envvar="LOG_EXTRA", help="More metrics in the log, more graphs."
+        ),
+    ] = False,
+    compile: Annotated[
+        str | None,
+        typer.Option(help="Compile the learning step: auto, on or off. Overrides meta.compile."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of everything random. Overrides meta.random_seed.")
+    ] = None,
+) -> None:
+    """Train a spec. Without arguments: PPO on CartPole, a demo of a minute."""
+    from slm_lab.experiment.options import RunOptions
+    from slm_lab.lab import run as run_spec
+    from slm_lab.spec import load_spec
+
+    overrides = [f"meta.compile={compile}"] * (compile is not None) + [
+        f"meta.random_seed={seed}"
+    ] * (seed is not None)
+    spec = load_spec(spec_file, spec_name, sets=[*(sets or []), *overrides])
+    options = RunOptions(
+        render=render,
+        log_level=log_level,
+        log_extra=log_extra,
+        profile=profile,
+        optimize_perf=optimize_perf,
+        cuda_offset=cuda_offset,
+    )
+    metrics = run_spec(spec, mode, options)
+    _print_outcome(metrics, spec_file, spec_name, mode)
+
+
+@app.command()
+def spec(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE [NAME]", help="A spec file and a name in it; with --check, files."
+        ),
+    ],
+    sets: Sets = None,
+    check: Annotated[bool, typer.Option("--check", help="Validate whole files.")] = False,
+) -> None:
+    """Print a resolved spec, or check whole files."""
+    import json
+
+    from slm_lab.spec import load_spec
+
+    if check:
+        raise typer.Exit(_check_files(files))
+    if len(files) > 2:
+        raise typer.BadParameter("give one FILE and one NAME, or --check FILE…")
+    name = files[1] if len(files) == 2 else None
+    typer.echo(json.dumps(load_spec(files[0], name, sets=sets or []).to_dict(), indent=2))
+
+
+@env_app.command("check")
+def env_check(
+    env_id: Annotated[
+        str, typer.Argument(help="Env id, such as CartPole-v1 or my_module:MyEnv-v0.")
+    ],
+    num_envs: Annotated[int, typer.Option(min=1, help="Envs in the batch.")] = 4,
+    backend: Annotated[str, typer.Option(help="auto, gymnasium or envpool.")] = "auto",
+) -> None:
+    """Check an env, and print its spaces, back-end and frames per second."""
+    from slm_lab.env import check_env
+    from slm_lab.spec import EnvSpec
+
+    tree = {"name": env_id, "num_envs": num_envs, "max_frame": 1, "backend": backend}
+    report = check_env(EnvSpec.model_validate(tree))
+    typer.echo(report.format())
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def _check_files(files: list[str]) -> int:
+    from slm_lab.spec import check_file
+
+    failures = 0
+    for file in files:
+        for result in check_file(file):
+            typer.echo(f"{'ok' if result.ok else 'FAIL':4}  {file}  {result.name}")
+            for problem in result.problems:
+                failures += 1
+                typer.echo(f"      {problem}")
+            for warning in result.warnings:
+                typer.echo(f"      warning: {warning}")
+    return BAD_INPUT if failures else 0
+
+
+def _print_outcome(metrics: object, spec_file: str, spec_name: str, mode: str) -> None:
+    from rich.console import Console
+
+    from slm_lab.analysis.trial import TrialMetrics
+
+    assert isinstance(metrics, TrialMetrics)
+    console = Console(highlight=False, soft_wrap=True)
+    score = f"total_reward_ma {metrics.total_reward_ma:.2f} over {len(metrics.sessions)} session(s)"
+    console.print(f"\n[bold]Score[/bold]   {score}")
+    console.print(f"[bold]Curve[/bold]   {metrics.graph_png}")
+    console.print(f"[bold]Folder[/bold]  {metrics.predir}")
+    if metrics.failed:
+        for session, error in metrics.failed.items():
+            console.print(
+                f"[bold red]Session {session} failed[/bold red]: {error.splitlines()[-1]}"
+            )
+        raise typer.Exit(1)
+    if mode == "dev":
+        again = f"slm-lab run {spec_file} {spec_name}"
+        console.print(
+            f"\n[bold]Next[/bold]    all seeds:    {again} train\n"
+            f"        change it:    {again} dev -s agent.algorithm.gamma=0.95\n"
+            "        your own env: slm-lab env check my_module:MyEnv-v0\n"
+            "        all curves:   tensorboard --logdir data"
+        )
+
+
+def main() -> None:
+    """Entry point: also takes the older form `slm-lab SPEC_FILE SPEC_NAME MODE`."""
+    from slm_lab.spec.error import SpecError, SpecWarning
+
+    warnings.showwarning = _show_warning
+    warnings.simplefilter("always", SpecWarning)
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] not in _known_words():
+        arguments = ["run", *arguments]
+    try:
+        app(arguments, prog_name="slm-lab")
+    except SpecError as error:
+        _fail(f"SpecError: {error}")
+    except ValueError as error:
+        if not _is_user_error(error):
+            raise
+        _fail(f"{type(error).__name__}: {error}")
+
+
+def _known_words() -> set[str]:
+    commands = {
+        command.name or command.callback.__name__
+        for command in app.registered_commands
+        if command.callback
+    }
+    groups = {group.name for group in app.registered_groups if group.name}
+    return commands | groups | {"--help"}
+
+
+def _is_user_error(error: ValueError) -> bool:
+    """EnvError, without importing the env room for every command."""
+    return type(error).__module__.startswith("slm_lab.")
+
+
+def _fail(text: str) -> None:
+    typer.echo(text, err=True)
+    sys.exit(BAD_INPUT)
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], *_: object, **__: object
+) -> None:
+    typer.echo(f"{category.__name__}: {message}", err=True)
+
+
+if __name__ == "__main__":
+    main()
