@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 from dataclasses import replace
 from datetime import datetime
@@ -15,6 +17,7 @@ from typing import Literal, cast
 
 from loguru import logger
 
+from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial
 from slm_lab.experiment.console import setup_logging
 from slm_lab.experiment.layout import RunLayout
@@ -23,19 +26,34 @@ from slm_lab.experiment.seeding import draw_seed
 from slm_lab.experiment.trial import run_sessions
 from slm_lab.spec import Problem, Spec, SpecError
 
+LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
+
 
 class SessionsFailed(RuntimeError):
     """Every session of a trial failed, so that there is nothing to analyse."""
 
 
+class RunStopped(KeyboardInterrupt):
+    """SIGINT (Ctrl-C) or SIGTERM ended a run early, after everything it had so far was written.
+
+    `metrics` are those of the shorter run; None if it had measured nothing yet.
+    """
+
+    def __init__(self, by: signal.Signals, metrics: TrialMetrics | None, predir: Path) -> None:
+        self.by, self.metrics, self.predir = by, metrics, predir
+        super().__init__(f"stopped early by {by.name}. Output: {predir}")
+
+
 def run(spec: Spec, mode: str = "train", options: RunOptions | None = None) -> TrialMetrics:
     """Train all sessions of a spec and return the metrics that are also written to its folder.
 
-    `dev` is the quick look: one session, more checks.
+    `dev` is the quick look: one session, more checks. A run that is stopped by Ctrl-C or SIGTERM
+    is analysed too, and then raises `RunStopped`, a KeyboardInterrupt.
     """
     options = replace(options or RunOptions(), mode=_checked(mode))
     if options.profile:
         options = replace(options, mode="dev")
+    _check_command(spec, options)
     changes: dict[str, object] = {}
     if options.mode == "dev":
         changes |= {"meta.max_session": 1, "meta.max_trial": 2}
@@ -45,19 +63,31 @@ def run(spec: Spec, mode: str = "train", options: RunOptions | None = None) -> T
 
     timestamp = datetime.now().strftime("%Y_%m_%d_%H%M%S")
     layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)
-    setup_logging(layout.log_path(0), options.log_level)
+    # The file keeps what tools look for, however quiet the screen shall be.
+    file_level = "DEBUG" if options.log_level.upper() in ("TRACE", "DEBUG") else "INFO"
+    setup_logging(layout.log_path(0), file_level, stderr_level=options.log_level)
     _save_spec(spec, layout, timestamp, options)
     logger.info(f"Running trial 0 of {spec.name}, output in {layout.predir}")
-    failed = run_sessions(spec, layout, trial=0, options=options)
-    if len(failed) == spec.meta.max_session and not layout.sessions(0):
-        raise SessionsFailed(_failure_text(failed, layout))
-    metrics = analyze_trial(layout, 0, log_extra=options.log_extra, failed=failed)
+    try:
+        end = run_sessions(spec, layout, trial=0, options=options)
+    except (SpecError, ValueError):
+        if not layout.sessions(0):  # bad input, and nothing ran: a folder would look like a run
+            shutil.rmtree(layout.predir, ignore_errors=True)
+        raise
+    if len(end.failed) == spec.meta.max_session and not _has_rows(layout):
+        raise SessionsFailed(_failure_text(end.failed, layout))
+    if end.stopped_by and not layout.sessions(0):
+        raise RunStopped(end.stopped_by, None, layout.predir)
+    metrics = analyze_trial(layout, 0, log_extra=options.log_extra, failed=end.failed)
     if options.log_extra:
         for session, scalars in metrics.sessions.items():
             cells = "  ".join(f"{name}: {value:.4g}" for name, value in scalars.items())
             unit = f"Trial 0 session {session} {layout.session_name(0, session)}"
             logger.info(f"{unit} [train_df metrics] {cells}")
     logger.info(metrics.summary_line())
+    if end.stopped_by:
+        logger.warning(f"Trial 0 stopped early by {end.stopped_by.name}. Output: {layout.predir}")
+        raise RunStopped(end.stopped_by, metrics, layout.predir)
     logger.info(f"Trial 0 done. Output: {layout.predir}")
     return metrics
 
@@ -66,6 +96,18 @@ def _checked(mode: str) -> Literal["dev", "train"]:
     if mode in ("dev", "train"):
         return cast(Literal["dev", "train"], mode)
     raise SpecError([Problem("MODE", f"found `{mode}`; expected dev or train.")], "the command")
+
+
+def _check_command(spec: Spec, options: RunOptions) -> None:
+    problems = []
+    if options.log_level.upper() not in LOG_LEVELS:
+        found = f"found `{options.log_level}`; expected DEBUG, INFO, WARNING or ERROR."
+        problems.append(Problem("--log-level (or LOG_LEVEL)", found))
+    if not spec.name or Path(spec.name).name != spec.name:
+        found = f"found `{spec.name}`; expected a name that can begin a file name. Rename the spec."
+        problems.append(Problem("SPEC_NAME", found))
+    if problems:
+        raise SpecError(problems, "the command")
 
 
 def _save_spec(spec: Spec, layout: RunLayout, timestamp: str, options: RunOptions) -> None:
@@ -88,15 +130,22 @@ def _save_spec(spec: Spec, layout: RunLayout, timestamp: str, options: RunOption
 
 def git_sha() -> str | None:
     """Commit of the code that runs, if it runs from a checkout."""
-    folder = Path(__file__).parent
-    command = ["git", "rev-parse", "HEAD"]
+    folder = Path(__file__).resolve().parent
+    command = ["git", "rev-parse", "--show-toplevel", "HEAD"]
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, check=True, timeout=5
         )
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("SLM_LAB_GIT_SHA")
-    return done.stdout.strip()
+    top, sha = done.stdout.splitlines()
+    # An installed copy may lie in the repository of somebody else, inside its virtual environment.
+    return sha if Path(top) == folder.parent else os.environ.get("SLM_LAB_GIT_SHA")
+
+
+def _has_rows(layout: RunLayout) -> bool:
+    tables = (read_session(layout.session_csv(0, s, "train")) for s in layout.sessions(0))
+    return any(not table.empty for table in tables)
 
 
 def _failure_text(failed: dict[int, str], layout: RunLayout) -> str:

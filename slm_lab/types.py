@@ -75,8 +75,29 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayBatch:
+    """Rows drawn from a replay, N = minibatches * batch size.
+
+    `reward` is the discounted sum of rewards up to the successor `next_obs`; `discount` is what its
+    value counts: gamma to the number of those rewards, or 0 after a termination.
+    """
+
+    obs: torch.Tensor  # [N, *obs_shape]
+    action: torch.Tensor  # [N, ...]
+    reward: torch.Tensor  # [N]
+    next_obs: torch.Tensor  # [N, *obs_shape]
+    discount: torch.Tensor  # [N]
+    weight: torch.Tensor  # [N] importance weights, ones where sampling was uniform
+    index: torch.Tensor  # [N] int64, rows of the replay
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
-    """What one learning call reports: named scalars, and how many gradient steps it took."""
+    """What one learning call reports: named scalars, and how many gradient steps it took.
+
+    `td_error` [N] is there after learning from a replay, for its priorities.
+    """
 
     values: Mapping[str, float]
     opt_steps: int
+    td_error: torch.Tensor | None = None

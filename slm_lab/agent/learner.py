@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from slm_lab.agent.compiler import Compiled, has_cpp_compiler
+from slm_lab.agent.compiler import Compiled
 from slm_lab.agent.optimizer import make_optimizer
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Trainable:
 
     def __init__(self, name: str, net: nn.Module, spec: NetSpec) -> None:
         self.name = name
-        self.net = net
+        self.net = net.eval()
         self.spec = spec
         self.max_grad_norm = spec.clip_grad_val
         self.optimizer = make_optimizer(spec.optim_spec)
@@ -52,19 +52,30 @@ class Trainable:
     def initial_state(self) -> State:
         """The flat vector under the net's name; slots, buffers and lr under `name.*`."""
         slots = self.optimizer.init(self._flat)
-        state = {self.name: self._flat, f"{self.name}.decay_mask": self._decay_mask}
-        state |= {f"{self.name}.lr": torch.zeros((), device=self._flat.device)}
+        state = {
+            self.name: self._flat,
+            f"{self.name}.lr": torch.zeros((), device=self._flat.device),
+        }
+        if self.optimizer.decays:
+            state[f"{self.name}.decay_mask"] = self._decay_mask
         state |= {f"{self.name}.slot.{key}": value for key, value in slots.items()}
         return state | {
             f"{self.name}.buffer.{key}": value for key, value in self.net.named_buffers()
         }
 
-    def __call__(self, state: Mapping[str, Tensor], *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The net's outputs under the parameters of `state`."""
+    def __call__(
+        self, state: Mapping[str, Tensor], *inputs: Tensor, training: bool = False
+    ) -> tuple[Tensor, ...]:
+        """The net's outputs under the parameters of `state`.
+
+        `training` matters to norm layers alone: it makes them use, and follow, batch statistics.
+        """
         tensors = dict(zip(self._names, self._views(state[self.name]), strict=True))
         prefix = f"{self.name}.buffer."
         tensors |= {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        self.net.train(training)
         outputs: tuple[Tensor, ...] = functional_call(self.net, tensors, inputs)
+        self.net.eval()
         return outputs
 
     def descend(self, state: State, gradient: Tensor) -> tuple[State, Tensor]:
@@ -74,7 +85,7 @@ class Trainable:
             gradient = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
         prefix = f"{self.name}.slot."
         slots = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        lr, mask = state[f"{self.name}.lr"], state[f"{self.name}.decay_mask"]
+        lr, mask = state[f"{self.name}.lr"], state.get(f"{self.name}.decay_mask")
         flat, slots = self.optimizer.update(state[self.name], gradient, slots, lr, mask)
         return {self.name: flat} | {prefix + key: value for key, value in slots.items()}, norm
 
@@ -124,13 +135,15 @@ class Learner:
         self._metric_names: list[str] = []
         self._sums: Tensor | None = None
         self._count = 0
-        self.is_compiled = compile and has_cpp_compiler()
         self._step = Compiled(self._apply, enabled=compile, fixed=1 + len(self._keys))
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._step.is_compiled
 
     def step(self, *batch: Tensor) -> None:
         sums = self._sums if self._sums is not None else self._metric_sums(batch)
-        with torch.no_grad():
-            self._step(sums, *self.state.values(), *batch)
+        self._step(sums, *self.state.values(), *batch)
         self._count += 1
 
     def set_coefficients(self, **values: float) -> None:

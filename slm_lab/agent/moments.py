@@ -18,7 +18,7 @@ class RunningMoments:
 
     def update(self, x: Tensor) -> None:
         """x: [N, *shape]."""
-        x = x.double()
+        x = x.double().cpu()
         n = x.shape[0]
         var, mean = torch.var_mean(x, 0, correction=0)
         total = self.count + n

@@ -79,12 +79,16 @@ class RewardTransform:
         self._moments = RunningMoments(()) if normalize else None
         self._return = torch.zeros(lanes)
 
-    def __call__(self, reward: Tensor, ended: Tensor) -> Tensor:
-        """reward, ended: [T, B] in order of time. The statistics move first, then scale."""
+    def observe(self, reward: Tensor, ended: Tensor) -> None:
+        """Let the statistics follow raw rewards: [T, B], in order of time."""
+        if self._moments is not None:
+            self._moments.update(self._discounted(reward * self._scale, ended).reshape(-1))
+
+    def __call__(self, reward: Tensor) -> Tensor:
+        """Raw rewards of any shape -> what is learned from, under the current statistics."""
         if self._scale != 1.0:
             reward = reward * self._scale
         if self._moments is not None:
-            self._moments.update(self._discounted(reward, ended).reshape(-1))
             reward = reward * float((self._moments.var + 1e-8).rsqrt())
         return reward if self._clip is None else reward.clamp(*self._clip)
 

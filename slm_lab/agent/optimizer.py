@@ -24,14 +24,15 @@ if TYPE_CHECKING:
 Slots = dict[str, Tensor]
 """An optimiser's memory: a step count and vectors as long as the parameters."""
 
-UpdateRule = Callable[[Tensor, Tensor, Slots, Tensor, Tensor], tuple[Tensor, Slots]]
-"""(parameters, gradient, slots, lr, decay_mask) -> (new parameters, new slots)."""
+UpdateRule = Callable[[Tensor, Tensor, Slots, Tensor, Tensor | None], tuple[Tensor, Slots]]
+"""(parameters, gradient, slots, lr, mask of what decays) -> (new parameters, new slots)."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
     slot_names: tuple[str, ...]
     update: UpdateRule
+    decays: bool = False
 
     def init(self, parameters: Tensor) -> Slots:
         slots = {name: torch.zeros_like(parameters) for name in self.slot_names}
@@ -53,11 +54,11 @@ def adam(options: Mapping[str, Any], *, decoupled: bool = False) -> Optimizer:
     amsgrad = options.get("amsgrad", False)
 
     def update(
-        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor
+        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Slots]:
-        if decay and decoupled:
+        if mask is not None and decoupled:
             p = p * (1 - lr * decay * mask)
-        elif decay:
+        elif mask is not None:
             grad = grad + decay * mask * p
         step = slots["step"] + 1
         mean = slots["exp_avg"].lerp(grad, 1 - beta1)
@@ -71,7 +72,7 @@ def adam(options: Mapping[str, Any], *, decoupled: bool = False) -> Optimizer:
         return p - (lr / (1 - beta1**step)) * mean / denominator, new
 
     names = ("exp_avg", "exp_avg_sq") + (("max_exp_avg_sq",) if amsgrad else ())
-    return Optimizer(names, update)
+    return Optimizer(names, update, decays=bool(decay))
 
 
 def adamw(options: Mapping[str, Any]) -> Optimizer:
@@ -85,9 +86,9 @@ def rmsprop(options: Mapping[str, Any]) -> Optimizer:
     centered = options.get("centered", False)
 
     def update(
-        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor
+        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Slots]:
-        if decay:
+        if mask is not None:
             grad = grad + decay * mask * p
         square = alpha * slots["square_avg"] + (1 - alpha) * grad * grad
         new = {"step": slots["step"] + 1, "square_avg": square}
@@ -100,7 +101,7 @@ def rmsprop(options: Mapping[str, Any]) -> Optimizer:
         return p - lr * move, new
 
     names = ["square_avg"] + ["grad_avg"] * centered + ["momentum_buffer"] * bool(momentum)
-    return Optimizer(tuple(names), update)
+    return Optimizer(tuple(names), update, decays=bool(decay))
 
 
 def sgd(options: Mapping[str, Any]) -> Optimizer:
@@ -108,9 +109,9 @@ def sgd(options: Mapping[str, Any]) -> Optimizer:
     dampening, nesterov = options.get("dampening", 0.0), options.get("nesterov", False)
 
     def update(
-        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor
+        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Slots]:
-        if decay:
+        if mask is not None:
             grad = grad + decay * mask * p
         new = {"step": slots["step"] + 1}
         if momentum:
@@ -121,7 +122,8 @@ def sgd(options: Mapping[str, Any]) -> Optimizer:
             grad = grad + momentum * buffer if nesterov else buffer
         return p - lr * grad, new
 
-    return Optimizer(("momentum_buffer",) if momentum else (), update)
+    names = ("momentum_buffer",) if momentum else ()
+    return Optimizer(names, update, decays=bool(decay))
 
 
 _BY_NAME: dict[str, Callable[[Mapping[str, Any]], Optimizer]] = {

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Annotated
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from slm_lab.analysis.trial import TrialMetrics
+
 DEFAULT_SPEC_FILE = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
 DEFAULT_SPEC_NAME = "ppo_cartpole"
+FAILED = 1
 BAD_INPUT = 2
 
 app = typer.Typer(
@@ -23,6 +28,19 @@ app = typer.Typer(
 )
 env_app = typer.Typer(help="Look at environments.", no_args_is_help=True)
 app.add_typer(env_app, name="env")
+
+
+class Compile(StrEnum):
+    auto = "auto"
+    on = "on"
+    off = "off"
+
+
+class Backend(StrEnum):
+    auto = "auto"
+    gymnasium = "gymnasium"
+    envpool = "envpool"
+
 
 Sets = Annotated[
     list[str] | None,
@@ -75,15 +93,17 @@ def run(
         ),
     ] = False,
     compile: Annotated[
-        str | None,
-        typer.Option(help="Compile the learning step: auto, on or off. Overrides meta.compile."),
+        Compile | None,
+        typer.Option(help="Whether to compile the learning step. Overrides meta.compile."),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of everything random. Overrides meta.random_seed.")
+        int | None,
+        typer.Option(min=0, help="Seed of everything random. Overrides meta.random_seed."),
     ] = None,
 ) -> None:
     """Train a spec. Without arguments: PPO on CartPole, a demo of a minute."""
     from slm_lab.experiment.options import RunOptions
+    from slm_lab.lab import RunStopped
     from slm_lab.lab import run as run_spec
     from slm_lab.spec import load_spec
 
@@ -99,26 +119,40 @@ def run(
         optimize_perf=optimize_perf,
         cuda_offset=cuda_offset,
     )
-    metrics = run_spec(spec, mode, options)
-    _print_outcome(metrics, spec_file, spec_name, mode)
+    try:
+        metrics = run_spec(spec, mode, options)
+    except RunStopped as stopped:
+        if stopped.metrics is not None:
+            _print_outcome(stopped.metrics)
+        typer.echo(f"Stopped early by {stopped.by.name}: see {stopped.predir}", err=True)
+        raise typer.Exit(128 + stopped.by) from None
+    _print_outcome(metrics)
+    if metrics.failed:
+        raise typer.Exit(FAILED)
+    if mode == "dev":
+        _print_next_steps(spec_file, spec_name)
 
 
 @app.command()
 def spec(
     files: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="FILE [NAME]", help="A spec file and a name in it; with --check, files."
         ),
-    ],
+    ] = None,
     sets: Sets = None,
     check: Annotated[bool, typer.Option("--check", help="Validate whole files.")] = False,
 ) -> None:
-    """Print a resolved spec, or check whole files."""
+    """Print a resolved spec, or check whole files. Without arguments: list the shipped specs."""
     import json
 
-    from slm_lab.spec import load_spec
+    from slm_lab.spec import load_spec, packaged_specs
 
+    if not files:
+        for path, spec_name in packaged_specs():
+            typer.echo(f"{path.as_posix()}  {spec_name}")
+        return
     if check:
         raise typer.Exit(_check_files(files))
     if len(files) > 2:
@@ -133,25 +167,33 @@ def env_check(
         str, typer.Argument(help="Env id, such as CartPole-v1 or my_module:MyEnv-v0.")
     ],
     num_envs: Annotated[int, typer.Option(min=1, help="Envs in the batch.")] = 4,
-    backend: Annotated[str, typer.Option(help="auto, gymnasium or envpool.")] = "auto",
+    backend: Annotated[Backend, typer.Option(help="Engine that runs the env.")] = Backend.auto,
 ) -> None:
     """Check an env, and print its spaces, back-end and frames per second."""
     from slm_lab.env import check_env
     from slm_lab.spec import EnvSpec
 
-    tree = {"name": env_id, "num_envs": num_envs, "max_frame": 1, "backend": backend}
+    tree = {"name": env_id, "num_envs": num_envs, "max_frame": 1, "backend": backend.value}
     report = check_env(EnvSpec.model_validate(tree))
     typer.echo(report.format())
     if report.problems:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def _check_files(files: list[str]) -> int:
-    from slm_lab.spec import check_file
+    from slm_lab.spec import SpecError, check_file
 
     failures = 0
     for file in files:
-        for result in check_file(file):
+        try:
+            results = check_file(file)
+        except SpecError as error:
+            failures += 1
+            typer.echo(f"FAIL  {file}")
+            for problem in error.problems:
+                typer.echo(f"      {problem}")
+            continue
+        for result in results:
             typer.echo(f"{'ok' if result.ok else 'FAIL':4}  {file}  {result.name}")
             for problem in result.problems:
                 failures += 1
@@ -161,31 +203,31 @@ def _check_files(files: list[str]) -> int:
     return BAD_INPUT if failures else 0
 
 
-def _print_outcome(metrics: object, spec_file: str, spec_name: str, mode: str) -> None:
+def _print_outcome(metrics: TrialMetrics) -> None:
     from rich.console import Console
+    from rich.markup import escape
 
-    from slm_lab.analysis.trial import TrialMetrics
-
-    assert isinstance(metrics, TrialMetrics)
     console = Console(highlight=False, soft_wrap=True)
     score = f"total_reward_ma {metrics.total_reward_ma:.2f} over {len(metrics.sessions)} session(s)"
     console.print(f"\n[bold]Score[/bold]   {score}")
-    console.print(f"[bold]Curve[/bold]   {metrics.graph_png}")
-    console.print(f"[bold]Folder[/bold]  {metrics.predir}")
-    if metrics.failed:
-        for session, error in metrics.failed.items():
-            console.print(
-                f"[bold red]Session {session} failed[/bold red]: {error.splitlines()[-1]}"
-            )
-        raise typer.Exit(1)
-    if mode == "dev":
-        again = f"slm-lab run {spec_file} {spec_name}"
-        console.print(
-            f"\n[bold]Next[/bold]    all seeds:    {again} train\n"
-            f"        change it:    {again} dev -s agent.algorithm.gamma=0.95\n"
-            "        your own env: slm-lab env check my_module:MyEnv-v0\n"
-            "        all curves:   tensorboard --logdir data"
-        )
+    console.print(f"[bold]Curve[/bold]   {escape(str(metrics.graph_png))}")
+    console.print(f"[bold]Folder[/bold]  {escape(str(metrics.predir))}")
+    for session, error in metrics.failed.items():
+        reason = escape(error.splitlines()[-1])
+        console.print(f"[bold red]Session {session} failed[/bold red]: {reason}")
+
+
+def _print_next_steps(spec_file: str, spec_name: str) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    again = escape(f"slm-lab run {spec_file} {spec_name}")
+    Console(highlight=False, soft_wrap=True).print(
+        f"\n[bold]Next[/bold]    all seeds:    {again} train\n"
+        f"        change it:    {again} dev -s agent.algorithm.gamma=0.95\n"
+        "        your own env: slm-lab env check my_module:MyEnv-v0\n"
+        "        all curves:   tensorboard --logdir data"
+    )
 
 
 def main() -> None:
@@ -202,9 +244,13 @@ def main() -> None:
     except SpecError as error:
         _fail(f"SpecError: {error}")
     except ValueError as error:
-        if not _is_user_error(error):
+        if not _is_ours(error):
             raise
         _fail(f"{type(error).__name__}: {error}")
+    except RuntimeError as error:
+        if not _is_ours(error):
+            raise
+        _fail(f"SessionsFailed: {error}", FAILED)
 
 
 def _known_words() -> set[str]:
@@ -217,14 +263,14 @@ def _known_words() -> set[str]:
     return commands | groups | {"--help"}
 
 
-def _is_user_error(error: ValueError) -> bool:
-    """EnvError, without importing the env room for every command."""
-    return type(error).__module__.startswith("slm_lab.")
+def _is_ours(error: Exception) -> bool:
+    """EnvError or SessionsFailed, without importing their rooms for every command."""
+    return type(error).__module__ in ("slm_lab.env.error", "slm_lab.lab")
 
 
-def _fail(text: str) -> None:
+def _fail(text: str, code: int = BAD_INPUT) -> None:
     typer.echo(text, err=True)
-    sys.exit(BAD_INPUT)
+    sys.exit(code)
 
 
 def _show_warning(

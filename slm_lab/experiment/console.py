@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +53,16 @@ def setup_logging(log_path: Path, level: str = "INFO", *, stderr_level: str | No
     logger.remove()
     logger.add(log_path, format=LOG_FORMAT, level=level.upper())
     logger.add(_write_stderr, format=LOG_FORMAT, level=(stderr_level or level).upper())
+
+
+@contextmanager
+def session_log(log_path: Path) -> Iterator[None]:
+    """A log file for a session that shares the process, and so the log, of its trial."""
+    handler = logger.add(log_path, format=LOG_FORMAT, level="DEBUG")
+    try:
+        yield
+    finally:
+        logger.remove(handler)
 
 
 def _write_stderr(message: Message) -> None:

@@ -61,7 +61,7 @@ class Loop:
         next_checkpoint = (clock.frame // every + 1) * every
         now = perf_counter()
         while clock.frame < max_frame and not should_stop():
-            action = agent.act(obs)
+            action = agent.act(obs, frame=clock.frame)
             acted = perf_counter()
             transition = env.step(agent.env_action(action))
             stepped = perf_counter()
@@ -80,12 +80,16 @@ class Loop:
             now = learned
             if after_step is not None:
                 after_step()
-            if clock.frame >= next_checkpoint or clock.frame >= max_frame:
-                next_checkpoint += every
-                checkpoint()
                 now = perf_counter()
                 profile.other += now - learned
                 clock.seconds += now - learned
+            if clock.frame >= next_checkpoint or clock.frame >= max_frame:
+                next_checkpoint += every
+                began = now
+                checkpoint()
+                now = perf_counter()
+                profile.other += now - began
+                clock.seconds += now - began
 
 
 def evaluate(agent: Agent, env: VectorEnv) -> float:

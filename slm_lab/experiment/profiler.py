@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from loguru import logger
 
 from slm_lab.experiment.loop import Profile
 
@@ -43,6 +44,11 @@ class OperatorProfiler:
 
     def close(self, phases: Profile) -> None:
         self._profiler.stop()
+        if not self._operators:
+            logger.warning(
+                f"--profile: the run ended within the {SKIP_STEPS} steps that are skipped, so no "
+                "operator was recorded. Set PROF_SKIP lower or env.max_frame higher."
+            )
         summary = {
             "seconds": asdict(phases),
             "skipped_steps": SKIP_STEPS,

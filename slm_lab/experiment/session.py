@@ -32,6 +32,13 @@ CURVE_COLUMNS: dict[str, tuple[str, ...]] = {
     "Reinforce": ("entropy_coef", "entropy"),
     "ActorCritic": ("entropy_coef",),
     "PPO": ("clip_eps", "entropy"),
+    "SARSA": ("explore_var",),
+    "VanillaDQN": ("explore_var",),
+    "DQNBase": ("explore_var",),
+    "DQN": ("explore_var",),
+    "DoubleDQN": ("explore_var",),
+    "SoftActorCritic": ("alpha",),
+    "CrossQ": ("alpha",),
 }
 
 
@@ -72,8 +79,11 @@ class Session:
         self._next_eval = spec.meta.eval_frequency
         self._saved_at = self._reported_at = time.monotonic()
 
-    def run(self) -> None:
-        """Train to the end of the budget or until told to stop; then everything is on disk."""
+    def run(self) -> bool:
+        """Train to the end of the budget or until told to stop; then everything is on disk.
+
+        Returns whether the budget was used up.
+        """
         logger.info(self._start_line())
         try:
             self._loop.run(
@@ -87,8 +97,14 @@ class Session:
             raise
         finally:
             self._close()
-        stopped = self._loop.clock.frame < self._spec.env.max_frame
-        logger.info(f"Session {self._session} {'stopped early' if stopped else 'done'}")
+        clock, max_frame = self._loop.clock, self._spec.env.max_frame
+        if clock.frame < max_frame:
+            logger.warning(
+                f"Session {self._session} stopped early, at frame {clock.frame:,} of {max_frame:,}"
+            )
+            return False
+        logger.info(f"Session {self._session} done")
+        return True
 
     def _after_step(self) -> None:
         if self._viewer:

@@ -4,53 +4,81 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import queue
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import TYPE_CHECKING, Any
 
 from loguru import logger
 
-from slm_lab.experiment.console import Progress, TrialDisplay, setup_logging
+from slm_lab.experiment.console import Progress, TrialDisplay, session_log, setup_logging
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.options import RunOptions
-from slm_lab.spec import Spec, SpecError, spec_from_dict
+from slm_lab.spec import Spec, SpecError
 
-if TYPE_CHECKING:
-    from multiprocessing.queues import Queue
-
-STOP_GRACE_SECONDS = 60.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_GRACE_SECONDS = 60.0  # for a session to end its step and write its files
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
     """How a session ended. `error` is None when it did what it should; `bad_input` is the mistake
-    in the spec that stopped it, and would stop every other session."""
+    in the spec that kept it from starting, and would keep every other session."""
 
     session: int
     error: str | None = None
     bad_input: Exception | None = None
+    stopped_early: bool = False
 
 
-def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions) -> dict[int, str]:
-    """Run all sessions of a trial; returns the errors of those that failed, by session index.
+@dataclass(frozen=True, slots=True)
+class TrialEnd:
+    """How a trial's sessions ended: the errors of those that failed, by session index, and the
+    signal that stopped the trial before all of them were done."""
+
+    failed: dict[int, str]
+    stopped_by: signal.Signals | None = None
+
+
+class StopRequest:
+    """Whether somebody asked for a clean end, and by which signal."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    def __call__(self) -> bool:
+        return self.signal is not None
+
+    def remember(self, signum: int, _frame: object = None) -> None:
+        self.signal = self.signal or signal.Signals(signum)
+
+
+def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions) -> TrialEnd:
+    """Run all sessions of a trial.
 
     A mistake in the spec that shows only when env and agent are made is raised.
     """
-    with TrialDisplay(trial, spec.meta.max_session) as display:
+    display = TrialDisplay(trial, spec.meta.max_session)
+    with display, _stop_on_signals() as stop:
         if spec.meta.max_session == 1:
-            ends = [_run_here(spec, layout, trial, 0, options, display)]
+            ends = [_run_here(spec, layout, trial, 0, options, display, stop)]
         else:
-            ends = list(_run_processes(spec, layout, trial, options, display))
+            ends = list(_run_processes(spec, layout, trial, options, display, stop))
     for end in ends:
-        if end.bad_input is not None:
+        if end.bad_input is not None and not layout.sessions(trial):
             raise end.bad_input
-    return {end.session: end.error for end in ends if end.error is not None}
+    is_whole = len(ends) == spec.meta.max_session and not any(end.stopped_early for end in ends)
+    return TrialEnd(
+        failed={end.session: end.error for end in ends if end.error is not None},
+        stopped_by=None if is_whole else stop.signal,
+    )
 
 
 def concurrency(spec: Spec) -> int:
@@ -72,72 +100,123 @@ def _run_here(
     session: int,
     options: RunOptions,
     display: TrialDisplay,
+    stop: StopRequest,
 ) -> SessionEnd:
     """A single session needs no process of its own."""
-    with _stop_on_signals() as should_stop:
-        end = _run_session(spec, layout, trial, session, options, display.update, should_stop)
+    with session_log(layout.log_path(trial, session)):
+        end = _run_session(spec, layout, trial, session, options, display.update, stop)
     display.finish(session, _last_words(end))
     return end
 
 
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A session's process, and the pipe it reports through. One pipe each: a process that is
+    killed while it writes cannot hold up the others."""
+
+    process: SpawnProcess
+    reports: Connection
+
+    def receive(self) -> Progress | SessionEnd | None:
+        """What it has sent, or None."""
+        try:
+            message: Progress | SessionEnd | None = (
+                self.reports.recv() if self.reports.poll() else None
+            )
+        except (EOFError, OSError):  # it died, perhaps in mid-sentence
+            return None
+        return message
+
+
 def _run_processes(
-    spec: Spec, layout: RunLayout, trial: int, options: RunOptions, display: TrialDisplay
+    spec: Spec,
+    layout: RunLayout,
+    trial: int,
+    options: RunOptions,
+    display: TrialDisplay,
+    stop: StopRequest,
 ) -> Iterator[SessionEnd]:
-    context = multiprocessing.get_context("spawn")
-    messages: Queue[Any] = context.Queue()
     waiting = list(range(spec.meta.max_session))
-    running: dict[int, SpawnProcess] = {}
-    with _stop_on_signals() as should_stop:
-        has_stopped = False
+    running: dict[int, _Child] = {}
+    kill_at: float | None = None
+    try:
         while waiting or running:
-            if should_stop() and not has_stopped:
-                has_stopped = True
+            if stop() and kill_at is None:
+                kill_at = time.monotonic() + STOP_GRACE_SECONDS
                 waiting.clear()
-                for process in running.values():
-                    process.terminate()  # SIGTERM: it finishes its step and writes its files
+                for child in running.values():
+                    child.process.terminate()  # SIGTERM: it ends its step and writes its files
+            if kill_at is not None and time.monotonic() > kill_at:
+                _kill(running)
             while waiting and len(running) < concurrency(spec):
                 session = waiting.pop(0)
-                arguments = (spec.to_dict(), spec.name, layout, trial, session, options, messages)
-                running[session] = context.Process(target=_session_process, args=arguments)
-                running[session].start()
-            try:
-                message = messages.get(timeout=0.2)
-            except queue.Empty:
-                message = None
-            if isinstance(message, Progress):
-                display.update(message)
-            elif isinstance(message, SessionEnd):
-                running.pop(message.session).join()
-                display.finish(message.session, _last_words(message))
-                if message.bad_input is not None:
+                running[session] = _start(spec, layout, trial, session, options)
+            wait([c.reports for c in running.values()], timeout=0.2)
+            for session, child in list(running.items()):
+                # Asked first: what a dead process has sent is in the pipe by now.
+                is_dead = child.process.exitcode is not None
+                message = child.receive()
+                if isinstance(message, Progress):
+                    display.update(message)
+                    continue
+                if message is None and not is_dead:
+                    continue
+                del running[session]
+                child.process.join()
+                child.reports.close()
+                end = message or SessionEnd(session, _death(child.process.exitcode))
+                display.finish(session, _last_words(end))
+                if end.bad_input is not None:
                     waiting.clear()
-                yield message
-            elif message is None:
-                for session, process in list(running.items()):
-                    if process.exitcode is not None:
-                        del running[session]
-                        end = SessionEnd(
-                            session, f"its process died with exit code {process.exitcode}"
-                        )
-                        display.finish(session, _last_words(end))
-                        yield end
+                yield end
+    finally:
+        _kill(running)
+
+
+def _start(spec: Spec, layout: RunLayout, trial: int, session: int, options: RunOptions) -> _Child:
+    context = multiprocessing.get_context("spawn")
+    reports, to_trial = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_session_process, args=(spec, layout, trial, session, options, to_trial)
+    )
+    resource_tracker.ensure_running()  # here, because starting it lets the signals go
+    with _signals_held():
+        process.start()
+    to_trial.close()  # so that the pipe ends when the session's process does
+    return _Child(process, reports)
+
+
+def _kill(running: dict[int, _Child]) -> None:
+    for child in running.values():
+        child.process.kill()
 
 
 def _session_process(
-    tree: dict[str, Any],
-    name: str,
+    spec: Spec,
     layout: RunLayout,
     trial: int,
     session: int,
     options: RunOptions,
-    messages: Queue[Any],
+    to_trial: Connection,
 ) -> None:
-    spec = spec_from_dict(tree, name)
-    level = "INFO" if options.log_level.upper() == "DEBUG" else "ERROR"
-    setup_logging(layout.log_path(trial, session), "DEBUG", stderr_level=level)
-    with _stop_on_signals() as should_stop:
-        end = _run_session(spec, layout, trial, session, options, messages.put, should_stop)
-    messages.put(end)
+    stop = StopRequest()
+    # The trial decides when to stop, and how often it says so does not matter: Ctrl-C in a terminal
+    # and a signal to the process group reach the trial and its sessions alike.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, stop.remember)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    def report(progress: Progress) -> None:
+        try:
+            to_trial.send(progress)
+        except OSError:  # the trial was killed: nobody waits for the rest
+            stop.remember(signal.SIGTERM)
+
+    stderr_level = "DEBUG" if options.log_level.upper() == "DEBUG" else "WARNING"
+    setup_logging(layout.log_path(trial, session), "DEBUG", stderr_level=stderr_level)
+    end = _run_session(spec, layout, trial, session, options, report, stop)
+    with suppress(OSError):
+        to_trial.send(end)
 
 
 def _run_session(
@@ -154,37 +233,62 @@ def _run_session(
     from slm_lab.experiment.session import Session
     from slm_lab.experiment.threads import set_threads
 
+    if should_stop():
+        return SessionEnd(session, stopped_early=True)
     set_threads(spec, options)
     try:
-        Session(spec, layout, trial, session, options, report=report, should_stop=should_stop).run()
-    except (SpecError, EnvError) as error:
-        return SessionEnd(session, str(error), bad_input=error)
+        try:
+            unit = Session(
+                spec, layout, trial, session, options, report=report, should_stop=should_stop
+            )
+        except (SpecError, EnvError) as error:
+            return SessionEnd(session, str(error), bad_input=error)
+        return SessionEnd(session, stopped_early=not unit.run())
     except Exception:
         details = traceback.format_exc().rstrip()
         logger.error(f"Session {session} failed\n{details}")
         return SessionEnd(session, details)
-    return SessionEnd(session)
 
 
 def _last_words(end: SessionEnd) -> str:
-    if end.error is None:
-        return f"Session {end.session} done"
-    return f"Session {end.session} failed: {end.error.splitlines()[-1]}"
+    if end.error is not None:
+        return f"Session {end.session} failed: {end.error.splitlines()[-1]}"
+    return f"Session {end.session} {'stopped early' if end.stopped_early else 'done'}"
+
+
+def _death(exit_code: int | None) -> str:
+    by_signal = exit_code is not None and exit_code < 0
+    name = f" ({signal.Signals(-exit_code).name})" if by_signal and exit_code else ""
+    return f"its process died with exit code {exit_code}{name}"
 
 
 @contextmanager
-def _stop_on_signals() -> Iterator[Callable[[], bool]]:
+def _stop_on_signals() -> Iterator[StopRequest]:
     """SIGINT and SIGTERM ask for a clean end; a second one of either ends at once."""
-    received: list[int] = []
+    stop = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # Python hands signals to the main thread alone
+        return
 
     def remember(signum: int, _frame: object) -> None:
-        if received:
+        if stop():
             sys.exit(128 + signum)
-        received.append(signum)
+        stop.remember(signum)
 
-    previous = {s: signal.signal(s, remember) for s in (signal.SIGINT, signal.SIGTERM)}
+    previous = {s: signal.signal(s, remember) for s in STOP_SIGNALS}
     try:
-        yield lambda: bool(received)
+        yield stop
     finally:
         for signum, handler in previous.items():
             signal.signal(signum, handler)
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """A process started meanwhile holds them too, until it is ready to handle them: without this a
+    Ctrl-C in the seconds of its imports would kill it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

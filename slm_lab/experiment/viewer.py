@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from loguru import logger
 
 from slm_lab.env.error import EnvError
 from slm_lab.env.vector import VectorEnv
@@ -24,6 +25,7 @@ class Viewer:
         self._every = 1 if env.num_envs == 1 else STEPS_BETWEEN_GRIDS
         self._steps = 0
         self._window: pygame.Surface | None = None
+        _find_display()
 
     def after_step(self) -> None:
         self._steps += 1
@@ -31,35 +33,35 @@ class Viewer:
             frame = self._env.render()
             if frame is not None:
                 self._show(frame)
+            elif self._steps == self._every:
+                logger.warning("--render: nothing to show, this env has no render mode `rgb_array`")
 
     def _show(self, frame: np.ndarray) -> None:
         import pygame
 
         if self._window is None:
-            self._window = _open_window((frame.shape[1], frame.shape[0]), self._title)
+            self._window = pygame.display.set_mode((frame.shape[1], frame.shape[0]))
+            pygame.display.set_caption(self._title)
         pygame.event.pump()  # without it the desktop takes the window for dead
         # Images are rows of pixels, pygame wants columns.
         pygame.surfarray.blit_array(self._window, frame.swapaxes(0, 1))
         pygame.display.flip()
 
     def close(self) -> None:
-        if self._window is not None:
-            import pygame
+        import pygame
 
-            pygame.display.quit()
-            self._window = None
+        pygame.display.quit()
+        self._window = None
 
 
-def _open_window(size: tuple[int, int], title: str) -> pygame.Surface:
+def _find_display() -> None:
+    """Before training, so that a machine without a screen says so at once."""
     import pygame
 
     try:
         pygame.display.init()
-        window = pygame.display.set_mode(size)
     except pygame.error as error:
         raise EnvError(
             f"--render: no window could be opened ({error}). Expected a display. Leave --render "
             "out on a machine without one."
         ) from error
-    pygame.display.set_caption(title)
-    return window

@@ -179,7 +179,7 @@ class _ActorCriticKeys(_Discounted):
         default="standardize", description="How advantages are scaled; true and false are accepted."
     )
     critic_iter: CountOrZero = Field(
-        default=0, description="Extra critic passes over the rollout, in minibatches."
+        default=0, description="Extra gradient steps of the critic alone, on the same rollout."
     )
 
     @model_validator(mode="before")

@@ -21,6 +21,7 @@ from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.divergence import check_finite
 from slm_lab.agent.learner import Learner, State, descent
 from slm_lab.agent.seeds import initialising
+from slm_lab.spec import Problem, SpecError
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:
@@ -38,27 +39,37 @@ class ActorCritic:
     def __init__(
         self, spec: ActorCriticSpec, actor: NetSpec, critic: NetSpec, setup: Setup
     ) -> None:
+        if spec.normalize_advantages == "percentile":
+            fix = "percentile is for PPO. Use standardize or none."
+            raise SpecError([Problem("agent.algorithm.normalize_advantages", fix)])
         self._spec = spec
-        self.family = make_family(setup.spaces, spec.action_pdtype)
+        self._family = make_family(setup.spaces, spec.action_pdtype)
         with initialising(setup.seeds.net):
-            self._nets = ActorCriticNets(self.family, actor, critic, setup.device)
+            self._nets = ActorCriticNets(self._family, actor, critic, setup.device)
         self.modules = self._nets.modules
         self._value_loss = make_loss(actor.loss_spec)
         self._critic = Critic(self._nets, normalize=spec.normalize_v_targets)
         state = self._nets.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
-        self.learner = Learner(
-            state, descent(self._nets.trainables, self.loss), compile=setup.compile
+        # Extra steps move the critic alone (or a shared net), over the same state.
+        nets = self._nets.trainables
+        self.learner = Learner(state, descent(nets, self.loss), compile=setup.compile)
+        self._critic_learner = Learner(
+            state, descent(nets[-1:], self.critic_loss), compile=setup.compile
         )
         self._rates = LearningRates(self._nets.specs, rollout_length(spec) * setup.num_envs)
         self.act = PolicyActor(
-            self.family,
+            self._family,
             self._nets.policy,
             self._nets.policy_of_module,
             state,
             num_envs=setup.num_envs,
             seed=setup.seeds.act,
+            device=setup.device,
             compile=setup.compile_act,
         )
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return self._family.to_env(action)
 
     def update(self, rollout: Rollout, frame: int) -> Metrics:
         entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)
@@ -66,16 +77,20 @@ class ActorCritic:
         advantage, target = self._advantages(rollout)
         obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
         self.learner.step(obs, action, advantage, target)
+        for _ in range(self._spec.critic_iter):
+            self._critic_learner.step(obs, target)
+        lr = self._rates.mean()
         self._rates.advance()
         metrics = check_finite(self.learner.mean_metrics(), frame)
-        values = dict(metrics) | {"entropy_coef": entropy_coef, "lr": self._rates.mean()}
-        return Metrics(values, opt_steps=len(self._nets.trainables))
+        values = dict(metrics) | {"entropy_coef": entropy_coef, "lr": lr}
+        steps = len(self._nets.trainables) + self._spec.critic_iter
+        return Metrics(values, opt_steps=steps)
 
     def loss(
         self, state: State, obs: Tensor, action: Tensor, advantage: Tensor, target: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         spec = self._spec
-        policy, value = self._nets(state, obs)
+        policy, value = self._nets(state, obs, training=True)
         entropy = policy.entropy().mean()
         policy_loss = spec.policy_loss_coef * policy_gradient_loss(
             policy.log_prob(action), advantage
@@ -83,6 +98,12 @@ class ActorCritic:
         value_loss = spec.val_loss_coef * self._value_loss(value, target)
         loss = policy_loss + value_loss - state["entropy_coef"] * entropy
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+
+    def critic_loss(
+        self, state: State, obs: Tensor, target: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        value = self._nets(state, obs, training=True)[1]
+        return self._spec.val_loss_coef * self._value_loss(value, target), {}
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -31,26 +31,27 @@ class PolicyActor:
         *,
         num_envs: int,
         seed: int,
+        device: torch.device,
         compile: bool,
     ) -> None:
         self._module = module
         self._pure = pure
-        self._noise = Noise(family.noise_kind, (num_envs, family.noise_dim), seed)
-        self._keys = list(state)
-        self._tensors = tuple(state.values())
-        self._native = (
-            Compiled(self._sample, enabled=True, fixed=1 + len(state)) if compile else None
-        )
+        self._noise = Noise(family.noise_kind, (num_envs, family.noise_dim), seed, device)
+        # The policy net's own entries: every further input would cost a little at each call.
+        own = {k: v for k, v in state.items() if k == "net" or k.startswith("net.buffer.")}
+        self._keys = list(own)
+        self._tensors = tuple(own.values())
+        self._native = Compiled(self._sample, enabled=True, fixed=1 + len(own)) if compile else None
 
-    def __call__(self, obs: Tensor, *, explore: bool) -> Tensor:
+    def __call__(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
         """obs [B, ...] -> actions [B, ...] as sampled; the mode of the policy if not exploring."""
-        with torch.no_grad():
-            if not explore:
-                return self._module(obs).mode()
-            noise = self._noise().to(obs.device)
-            if self._native is None:
-                return self._module(obs).sample(noise)
-            return self._native(noise, *self._tensors, obs)[0]
+        # No parameter requires a gradient outside a learning step, so none is recorded here.
+        if not explore:
+            return self._module(obs).mode()
+        noise = self._noise()
+        if self._native is None:
+            return self._module(obs).sample(noise)
+        return self._native(noise, *self._tensors, obs)[0]
 
     def state_dict(self) -> dict[str, Tensor]:
         return self._noise.state_dict()

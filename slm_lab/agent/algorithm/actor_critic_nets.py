@@ -70,13 +70,15 @@ class ActorCriticNets:
     def initial_state(self) -> State:
         return {k: v for trainable in self.trainables for k, v in trainable.initial_state().items()}
 
-    def __call__(self, state: State, obs: Tensor) -> tuple[Distribution, Tensor]:
+    def __call__(
+        self, state: State, obs: Tensor, *, training: bool = False
+    ) -> tuple[Distribution, Tensor]:
         """obs [N, ...] -> (pi(.|s), V(s) [N])."""
+        outputs = self.trainables[0](state, obs, training=training)
         if self.shared:
-            outputs = self.trainables[0](state, obs)
             return self._split(outputs)
-        policy = self._family(self.trainables[0](state, obs))
-        return policy, self.trainables[1](state, obs)[0].squeeze(-1)
+        value = self.trainables[1](state, obs, training=training)[0]
+        return self._family(outputs), value.squeeze(-1)
 
     def policy(self, state: State, obs: Tensor) -> Distribution:
         outputs = self.trainables[0](state, obs)

@@ -158,8 +158,8 @@ class TanhNormal:
     def entropy(self) -> Tensor:
         """The Gaussian's entropy plus the expected log-det, which has no closed form.
 
-        Gauss-Hermite quadrature over the noise: accurate to a few thousandths for the standard
-        deviations a policy takes, and free of the sampling noise of a one-draw estimate.
+        Gauss-Hermite quadrature over the noise, free of the sampling noise of a one-draw estimate:
+        off by 0.001 at a standard deviation of 1, by 0.04 at 2.
         """
         std = self.log_std.exp()
         expected = torch.zeros_like(std)
@@ -225,19 +225,6 @@ class Family:
             return action.clamp(-1.0, 1.0)
         return action
 
-    @property
-    def action_shape(self) -> tuple[int, ...]:
-        """Shape of one stored action."""
-        if self.spaces.action_type == "discrete":
-            return ()
-        if self.spaces.action_type == "multi_discrete":
-            return (len(self.spaces.action_sizes),)
-        return self.spaces.action_sizes
-
-    @property
-    def action_dtype(self) -> torch.dtype:
-        return torch.float32 if self.spaces.is_continuous else torch.int64
-
 
 _DEFAULT_PDTYPE = {
     "discrete": "Categorical",
@@ -269,11 +256,20 @@ def make_family(spaces: Spaces, pdtype: str | None) -> Family:
 class Noise:
     """Blocks of seeded noise, so that acting costs one slice per step and no generator call."""
 
+    BLOCK_STEPS = 256
+    BLOCK_NUMBERS = 2**20  # with thousands of envs a block is cut shorter
+
     def __init__(
-        self, kind: NoiseKind, shape: tuple[int, ...], seed: int, block: int = 256
+        self,
+        kind: NoiseKind,
+        shape: tuple[int, ...],
+        seed: int,
+        device: torch.device | str = "cpu",
     ) -> None:
         self._kind = kind
-        self._shape = (block, *shape)
+        self._device = device
+        steps = min(self.BLOCK_STEPS, self.BLOCK_NUMBERS // math.prod(shape))
+        self._shape = (max(1, steps), *shape)
         self._generator = torch.Generator().manual_seed(seed)
         self._start = self._generator.get_state()
         self._next = 0
@@ -298,10 +294,9 @@ class Noise:
         self._next = int(state["next"])
 
     def _draw(self) -> Sequence[Tensor]:
-        if self._kind == "normal":
-            return torch.randn(self._shape, generator=self._generator).unbind(0)
-        uniform = torch.rand(self._shape, generator=self._generator)
+        # Drawn on the CPU whatever the device, so that one seed means one stream everywhere.
+        draw = torch.randn if self._kind == "normal" else torch.rand
+        noise = draw(self._shape, generator=self._generator)
         if self._kind == "gumbel":
-            tiny = torch.finfo(torch.float32).tiny
-            uniform = -(-uniform.clamp_min(tiny).log()).log()
-        return uniform.unbind(0)
+            noise = -(-noise.clamp_min(torch.finfo(torch.float32).tiny).log()).log()
+        return noise.to(self._device).unbind(0)

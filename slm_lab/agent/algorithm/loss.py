@@ -17,3 +17,10 @@ def make_loss(spec: LossSpec) -> Callable[[Tensor, Tensor], Tensor]:
     """(prediction, target) -> scalar."""
     loss: Callable[[Tensor, Tensor], Tensor] = _BY_LOWER_NAME[spec.name.lower()](**spec.kwargs)
     return loss
+
+
+def make_row_loss(spec: LossSpec) -> Callable[[Tensor, Tensor], Tensor]:
+    """(prediction, target) -> one loss per row, for rows that carry weights."""
+    options = {**spec.kwargs, "reduction": "none"}
+    loss: Callable[[Tensor, Tensor], Tensor] = _BY_LOWER_NAME[spec.name.lower()](**options)
+    return loss

@@ -63,9 +63,9 @@ class PPO:
     ) -> None:
         self._spec = spec
         self._minibatch_size = minibatch_size
-        self.family = make_family(setup.spaces, spec.action_pdtype)
+        self._family = make_family(setup.spaces, spec.action_pdtype)
         with initialising(setup.seeds.net):
-            self._nets = ActorCriticNets(self.family, actor, critic, setup.device)
+            self._nets = ActorCriticNets(self._family, actor, critic, setup.device)
         self.modules = self._nets.modules
         self._value_loss = make_loss(actor.loss_spec)
         self._critic = Critic(self._nets, normalize=spec.normalize_v_targets)
@@ -81,14 +81,18 @@ class PPO:
         self._rates = LearningRates(self._nets.specs, spec.time_horizon * setup.num_envs)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
         self.act = PolicyActor(
-            self.family,
+            self._family,
             self._nets.policy,
             self._nets.policy_of_module,
             state,
             num_envs=setup.num_envs,
             seed=setup.seeds.act,
+            device=setup.device,
             compile=setup.compile_act,
         )
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return self._family.to_env(action)
 
     def update(self, rollout: Rollout, frame: int) -> Metrics:
         spec = self._spec
@@ -104,15 +108,18 @@ class PPO:
             if epoch and spec.recompute_advantages:
                 rows = (*rows[:3], *self._advantages(rollout))
             order = torch.randperm(size, generator=self._generator)
-            for index in torch.split(order, self._minibatch_size):
+            # A remainder of a few rows would take a step as large as the others: it sits out.
+            whole = size - size % self._minibatch_size
+            for index in torch.split(order[:whole], self._minibatch_size):
                 self.learner.step(*rows, index)
                 steps += 1
+        lr = self._rates.mean()
         self._rates.advance()
         metrics = check_finite(self.learner.mean_metrics(), frame)
         values = dict(metrics) | {
             "clip_eps": clip_eps,
             "entropy_coef": entropy_coef,
-            "lr": self._rates.mean(),
+            "lr": lr,
         }
         return Metrics(values, opt_steps=steps * len(self._nets.trainables))
 
@@ -128,7 +135,7 @@ class PPO:
         index: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Policy, value and entropy terms on the rows that `index` selects."""
-        policy, value = self._nets(state, obs[index])
+        policy, value = self._nets(state, obs[index], training=True)
         entropy = policy.entropy().mean()
         policy_loss, metrics = ppo_policy_loss(
             policy.log_prob(action[index]),
@@ -190,7 +197,7 @@ class PPO:
         if self._spec.normalize_advantages != "percentile":
             return self._descent(state, *rows)
         advantage, index = rows[3], rows[-1]
-        percentiles = torch.quantile(advantage[index], torch.tensor([0.05, 0.95]))
+        percentiles = torch.quantile(advantage[index], advantage.new_tensor([0.05, 0.95]))
         moved = {"advantage_range": state["advantage_range"].lerp(percentiles, 0.01)}
         changes, metrics = self._descent(state | moved, *rows)
         return changes | moved, metrics

@@ -34,9 +34,9 @@ class Reinforce:
 
     def __init__(self, spec: ReinforceSpec, net: NetSpec, setup: Setup) -> None:
         self._spec = spec
-        self.family = make_family(setup.spaces, spec.action_pdtype)
+        self._family = make_family(setup.spaces, spec.action_pdtype)
         with initialising(setup.seeds.net):
-            policy_net = make_policy_net(self.family, net).to(setup.device)
+            policy_net = make_policy_net(self._family, net).to(setup.device)
         self._net = Trainable("net", policy_net, net)
         self.modules = {"net": self._net.net}
         state = self._net.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
@@ -44,30 +44,33 @@ class Reinforce:
         self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
         self._returns_seen = RunningMoments(())
         self.act = PolicyActor(
-            self.family,
+            self._family,
             self._policy,
-            lambda obs: self.family(self._net.net(obs)),
+            lambda obs: self._family(self._net.net(obs)),
             state,
             num_envs=setup.num_envs,
             seed=setup.seeds.act,
+            device=setup.device,
             compile=setup.compile_act,
         )
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return self._family.to_env(action)
 
     def update(self, rollout: Rollout, frame: int) -> Metrics:
         entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)
         self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values())
         obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
         self.learner.step(obs, action, self._advantage(rollout))
+        lr = self._rates.mean()
         self._rates.advance()
         metrics = check_finite(self.learner.mean_metrics(), frame)
-        return Metrics(
-            dict(metrics) | {"entropy_coef": entropy_coef, "lr": self._rates.mean()}, opt_steps=1
-        )
+        return Metrics(dict(metrics) | {"entropy_coef": entropy_coef, "lr": lr}, opt_steps=1)
 
     def loss(
         self, state: State, obs: Tensor, action: Tensor, advantage: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        policy = self._policy(state, obs)
+        policy = self._family(self._net(state, obs, training=True))
         entropy = policy.entropy().mean()
         policy_loss = self._spec.policy_loss_coef * policy_gradient_loss(
             policy.log_prob(action), advantage
@@ -92,10 +95,10 @@ class Reinforce:
         self._rates.load_state_dict(state["rates"])
 
     def _policy(self, state: State, obs: Tensor) -> Distribution:
-        return self.family(self._net(state, obs))
+        return self._family(self._net(state, obs))
 
     def _advantage(self, rollout: Rollout) -> Tensor:
-        unknown_tail = self._returns_seen.mean.float().expand_as(rollout.reward)
+        unknown_tail = torch.full_like(rollout.reward, float(self._returns_seen.mean))
         returns = discounted_returns(
             rollout.reward, unknown_tail, rollout.terminated, rollout.truncated, self._spec.gamma
         )

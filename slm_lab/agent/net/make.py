@@ -6,8 +6,17 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from slm_lab.agent.net.arc import TorchArcNet
+from slm_lab.agent.net.dueling import DuelingMLPNet
 from slm_lab.agent.net.mlp import MLPNet
-from slm_lab.spec import MLPNetSpec, NetSpec, Problem, SpecError
+from slm_lab.spec import (
+    DuelingMLPNetSpec,
+    MLPNetSpec,
+    NetSpec,
+    Problem,
+    SpecError,
+    TorchArcNetSpec,
+)
 
 
 def make_net(
@@ -19,5 +28,9 @@ def make_net(
     match spec:
         case MLPNetSpec():
             return MLPNet(spec, obs_shape, out_dims, log_std_dim)
-    fix = f"{spec.type} cannot be built yet. Use MLPNet."
+        case DuelingMLPNetSpec():
+            return DuelingMLPNet(spec, obs_shape, out_dims)
+        case TorchArcNetSpec():
+            return TorchArcNet(spec, obs_shape, out_dims, log_std_dim)
+    fix = f"{spec.type} cannot be built yet. Use MLPNet or TorchArcNet."
     raise SpecError([Problem("agent.net.type", fix)])

@@ -14,7 +14,7 @@ from slm_lab.agent.net.heads import apply_tails, make_tails
 from slm_lab.agent.net.init import init_weights
 
 if TYPE_CHECKING:
-    from slm_lab.spec import MLPNetSpec
+    from slm_lab.spec import DuelingMLPNetSpec, MLPNetSpec
 
 
 class MLPNet(nn.Module):
@@ -33,7 +33,7 @@ class MLPNet(nn.Module):
     ) -> None:
         super().__init__()
         in_dim = math.prod(obs_shape)
-        self.model = nn.Sequential(*_body_layers(spec, in_dim))
+        self.model = nn.Sequential(*body_layers(spec, in_dim))
         features = spec.hid_layers[-1] if spec.hid_layers else in_dim
         self.tails = make_tails(features, out_dims, spec.out_layer_activation)
         init_weights(self, spec.init_fn, spec.hid_layers_activation)
@@ -49,7 +49,7 @@ class MLPNet(nn.Module):
         return outputs
 
 
-def _body_layers(spec: MLPNetSpec, in_dim: int) -> list[nn.Module]:
+def body_layers(spec: MLPNetSpec | DuelingMLPNetSpec, in_dim: int) -> list[nn.Module]:
     layers: list[nn.Module] = []
     for width in spec.hid_layers:
         layers.append(nn.Linear(in_dim, width))

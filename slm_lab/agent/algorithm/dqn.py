@@ -1,0 +1,150 @@
+"""The DQN family: VanillaDQN (no target net), DQN (Mnih et al. 2015), DoubleDQN (van Hasselt 2016).
+
+Deviation: a target net starts as a copy of the online net.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from slm_lab.agent.algorithm.exploration import QActor
+from slm_lab.agent.algorithm.loss import make_row_loss
+from slm_lab.agent.algorithm.schedule import LearningRates
+from slm_lab.agent.algorithm.setup import Setup
+from slm_lab.agent.algorithm.target_net import TargetUpdate
+from slm_lab.agent.divergence import check_finite
+from slm_lab.agent.learner import Learner, State, Trainable, gradients
+from slm_lab.agent.net.make import make_net
+from slm_lab.agent.seeds import initialising
+from slm_lab.types import Metrics, ReplayBatch
+
+if TYPE_CHECKING:
+    from slm_lab.spec import DQNSpec, NetSpec
+
+
+def td_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_select: Tensor) -> Tensor:
+    """r + discount * Q(s', argmax_a Q_select(s', a)). Rewards [N], Q values [N, A].
+
+    Selecting with the evaluating net itself is the maximum of DQN; selecting with the online net
+    and evaluating with the target net is Double DQN.
+    """
+    best = next_q_select.argmax(-1, keepdim=True)
+    return reward + discount * next_q.gather(-1, best).squeeze(-1)
+
+
+class DQN:
+    """Owns the Q net, its target, optimiser and exploration schedule."""
+
+    def __init__(
+        self,
+        spec: DQNSpec,
+        net: NetSpec,
+        setup: Setup,
+        *,
+        batch_size: int,
+    ) -> None:
+        self._spec = spec
+        self._has_target = spec.name in ("DQN", "DoubleDQN")
+        self._batch_size = batch_size
+        with initialising(setup.seeds.net):
+            q_net = make_net(net, setup.spaces.obs_shape, setup.spaces.action_sizes).to(
+                setup.device
+            )
+        self._q = Trainable("net", q_net, net)
+        self.modules = {"net": self._q.net}
+        state = self._q.initial_state() | {"td_error": torch.zeros(batch_size, device=setup.device)}
+        if self._has_target:
+            state["target_net"] = state["net"].clone()
+        self._row_loss = make_row_loss(net.loss_spec)
+        self.gradient_steps = spec.training_iter * spec.training_batch_iter
+        env_steps = max(1.0, spec.training_frequency / setup.num_envs)
+        self._target_update = TargetUpdate(
+            net, env_steps_per_gradient_step=env_steps / self.gradient_steps
+        )
+        self.learner = Learner(state, self._step, compile=setup.compile)
+        self._rates = LearningRates({"net": net}, max(spec.training_frequency, setup.num_envs))
+        self.act = QActor(spec, self._q, state, setup)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action
+
+    def update(self, batch: ReplayBatch, frame: int) -> Metrics:
+        self.learner.set_coefficients(**self._rates.values())
+        self._target_update.copy_if_due(self.learner.state, self._targets, frame)
+        td_errors = []
+        columns = (
+            batch.obs,
+            batch.action,
+            batch.reward,
+            batch.next_obs,
+            batch.discount,
+            batch.weight,
+        )
+        for rows in zip(*(torch.split(x, self._batch_size) for x in columns), strict=True):
+            for _ in range(self._spec.training_batch_iter):
+                self.learner.step(*rows)
+            td_errors.append(self.learner.state["td_error"].clone())
+        lr = self._rates.mean()
+        self._rates.advance()
+        metrics = check_finite(self.learner.mean_metrics(), frame)
+        values = dict(metrics) | {
+            "explore_var": self.act.explore_var(frame),
+            "lr": lr,
+        }
+        return Metrics(values, opt_steps=self.gradient_steps, td_error=torch.cat(td_errors))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "act": self.act.state_dict(),
+            "rates": self._rates.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self.act.load_state_dict(state["act"])
+        self._rates.load_state_dict(state["rates"])
+
+    def target_states(self) -> dict[str, Tensor]:
+        return {name: self.learner.state[name] for name in self._targets}
+
+    @property
+    def _targets(self) -> dict[str, str]:
+        return {"target_net": "net"} if self._has_target else {}
+
+    def _step(
+        self,
+        state: State,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        discount: Tensor,
+        weight: Tensor,
+    ) -> tuple[State, dict[str, Tensor]]:
+        target = self._td_target(state, reward, next_obs, discount)
+
+        def loss(state: State) -> tuple[Tensor, dict[str, Tensor]]:
+            q_values = self._q(state, obs, training=True)[0]
+            q_value = q_values.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+            loss = (weight * self._row_loss(q_value, target)).mean()
+            return loss, {"q_value": q_value.mean(), "td_error_rows": target - q_value}
+
+        grads, metrics = gradients(loss, state, ["net"])
+        changes, norm = self._q.descend(state, grads["net"])
+        changes["td_error"] = metrics.pop("td_error_rows")
+        changes |= self._target_update.moved(state | changes, self._targets)
+        return changes, metrics | {"grad_norm": norm}
+
+    def _td_target(
+        self, state: State, reward: Tensor, next_obs: Tensor, discount: Tensor
+    ) -> Tensor:
+        online = self._q(state, next_obs)[0]
+        if not self._has_target:
+            return td_target(reward, discount, online, online)
+        target = self._q({**state, "net": state["target_net"]}, next_obs)[0]
+        select = online if self._spec.name == "DoubleDQN" else target
+        return td_target(reward, discount, target, select)

@@ -1,0 +1,100 @@
+"""Choosing actions from Q values: greedily, epsilon-greedily, or by Boltzmann's distribution."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from slm_lab.agent.algorithm.distribution import Categorical, Noise
+from slm_lab.agent.algorithm.schedule import scheduled_value
+from slm_lab.agent.compiler import Compiled
+from slm_lab.agent.learner import State, Trainable
+
+if TYPE_CHECKING:
+    from slm_lab.agent.algorithm.setup import Setup
+    from slm_lab.spec import DQNSpec, SARSASpec
+
+
+def epsilon_greedy(q_value: Tensor, epsilon: Tensor, noise: Tensor) -> Tensor:
+    """With probability epsilon a uniform action, else the best; a coin of its own for every env.
+
+    noise [B, 2] is uniform: the first column tosses the coin, the second picks the action.
+    """
+    count = q_value.shape[-1]
+    anything = (noise[:, 1] * count).long().clamp(max=count - 1)
+    return torch.where(noise[:, 0] < epsilon, anything, q_value.argmax(-1))
+
+
+def boltzmann(q_value: Tensor, temperature: Tensor, noise: Tensor) -> Tensor:
+    """A draw from softmax(Q / temperature); noise [B, A] is Gumbel's."""
+    return Categorical(q_value / temperature.clamp_min(1e-8)).sample(noise)
+
+
+class QActor:
+    """Acts on the Q values of a net; how much it explores is a schedule over frames."""
+
+    def __init__(
+        self, spec: DQNSpec | SARSASpec, net: Trainable, state: State, setup: Setup
+    ) -> None:
+        self._schedule = spec.explore_var_spec
+        self._net = net
+        self._policy: str = spec.action_policy
+        actions = setup.spaces.action_sizes[0]
+        if self._policy == "default":
+            # The distribution itself: all mass on the best action, or softmax of the Q values.
+            self._policy = "greedy" if spec.action_pdtype == "Argmax" else "softmax"
+        draws_classes = self._policy in ("boltzmann", "softmax")
+        self._noise = Noise(
+            "gumbel" if draws_classes else "uniform",
+            (setup.num_envs, actions if draws_classes else 2),
+            setup.seeds.act,
+            setup.device,
+        )
+        self._explore_var = torch.zeros((), device=setup.device)
+        self._last_frame = -1
+        own = {k: v for k, v in state.items() if k == "net" or k.startswith("net.buffer.")}
+        self._keys = list(own)
+        self._tensors = tuple(own.values())
+        self._native = (
+            Compiled(self._pure, enabled=True, fixed=2 + len(own)) if setup.compile_act else None
+        )
+
+    def __call__(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
+        if not explore:
+            best: Tensor = self._net.net(obs)[0].argmax(-1)
+            return best
+        if frame != self._last_frame:
+            self._explore_var.fill_(self.explore_var(frame))
+            self._last_frame = frame
+        noise = self._noise()
+        if self._native is not None:
+            return self._native(self._explore_var, noise, *self._tensors, obs)[0]
+        return self._choose(self._net.net(obs)[0], self._explore_var, noise)
+
+    def explore_var(self, frame: int) -> float:
+        """Epsilon or temperature."""
+        return scheduled_value(self._schedule, frame)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self._noise.state_dict()
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._noise.load_state_dict(state)
+
+    def _pure(self, explore_var: Tensor, noise: Tensor, *inputs: Tensor) -> tuple[Tensor]:
+        state = dict(zip(self._keys, inputs[:-1], strict=True))
+        return (self._choose(self._net(state, inputs[-1])[0], explore_var, noise),)
+
+    def _choose(self, q_value: Tensor, explore_var: Tensor, noise: Tensor) -> Tensor:
+        match self._policy:
+            case "epsilon_greedy":
+                return epsilon_greedy(q_value, explore_var, noise)
+            case "boltzmann":
+                return boltzmann(q_value, explore_var, noise)
+            case "softmax":
+                return boltzmann(q_value, torch.ones_like(explore_var), noise)
+            case "random":
+                return epsilon_greedy(q_value, torch.ones_like(explore_var), noise)
+        return q_value.argmax(-1)

@@ -1,0 +1,354 @@
+"""Soft actor-critic: continuous (Haarnoja et al. 2018) and discrete (Christodoulou 2019); CrossQ.
+
+CrossQ (Bhatt et al. 2024) is the same update with `CrossTwin` critics. Discrete actions use exact
+expectations over actions and the mean of the two critics: with a handful of actions the minimum
+underestimates. The usual target entropy of 0.98 ln|A| is out of reach, so the ratio is lower, and
+can be annealed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from slm_lab.agent.algorithm.actor_critic_nets import make_policy_net
+from slm_lab.agent.algorithm.distribution import Categorical, Noise, TanhNormal, make_family
+from slm_lab.agent.algorithm.loss import make_row_loss
+from slm_lab.agent.algorithm.ppo import symlog
+from slm_lab.agent.algorithm.schedule import LearningRate, LearningRates
+from slm_lab.agent.algorithm.setup import Setup
+from slm_lab.agent.algorithm.twin_critic import make_target_update, make_twin
+from slm_lab.agent.compiler import Compiled
+from slm_lab.agent.divergence import check_finite
+from slm_lab.agent.learner import Learner, State, Trainable, gradients
+from slm_lab.agent.seeds import initialising
+from slm_lab.types import Metrics, ReplayBatch
+
+if TYPE_CHECKING:
+    from slm_lab.spec import CrossQSpec, NetSpec, SoftActorCriticSpec
+
+Values = dict[str, Tensor]
+
+
+def soft_target(
+    reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob: Tensor, alpha: Tensor
+) -> Tensor:
+    """r + discount * (Q(s', a') - alpha log pi(a'|s')), continuous."""
+    return reward + discount * (next_q - alpha * next_log_prob)
+
+
+def soft_target_discrete(
+    reward: Tensor, discount: Tensor, next_q: Tensor, next_log_probs: Tensor, alpha: Tensor
+) -> Tensor:
+    """r + discount * E_pi[Q(s', .) - alpha log pi(.|s')], exact. Q and log-probs are [N, A]."""
+    soft = next_q - alpha * next_log_probs
+    return reward + discount * (next_log_probs.exp() * soft).sum(-1)
+
+
+def actor_loss(q_value: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
+    """E[alpha log pi(a|s) - Q(s, a)], actions reparameterised."""
+    return (alpha * log_prob - q_value).mean()
+
+
+def actor_loss_discrete(q_values: Tensor, log_probs: Tensor, alpha: Tensor) -> Tensor:
+    """E[sum_a pi(a|s) (alpha log pi(a|s) - Q(s, a))]."""
+    return (log_probs.exp() * (alpha * log_probs - q_values)).sum(-1).mean()
+
+
+def alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: Tensor) -> Tensor:
+    """Falls with alpha while the policy's entropy is above its target, so alpha falls too."""
+    return (log_alpha.exp() * (entropy - target_entropy).detach()).mean()
+
+
+class LogAlpha(nn.Module):
+    """The temperature, learned in log space."""
+
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.tensor([math.log(alpha)]))
+
+
+class SoftActorCritic:
+    """Owns actor, critics, temperature, optimisers. An update of all of them is one graph."""
+
+    def __init__(
+        self,
+        spec: SoftActorCriticSpec | CrossQSpec,
+        actor: NetSpec,
+        critic: NetSpec,
+        setup: Setup,
+        *,
+        batch_size: int,
+    ) -> None:
+        self._spec = spec
+        self._batch_size = batch_size
+        self._is_discrete = not setup.spaces.is_continuous
+        self._family = make_family(setup.spaces, None if self._is_discrete else "NormalTanh")
+        self._random_frames = spec.training_start_step or max(1000, batch_size)
+        with initialising(setup.seeds.net):
+            self._actor = Trainable(
+                "net", make_policy_net(self._family, actor).to(setup.device), actor
+            )
+            self._critics = make_twin(critic, setup, crossed=spec.name == "CrossQ")
+        self._alpha = Trainable(
+            "log_alpha", LogAlpha(spec.init_alpha).to(setup.device), _unclipped(actor)
+        )
+        nets = [self._actor, *self._critics.trainables]
+        self.modules = {trainable.name: trainable.net for trainable in (*nets, self._alpha)}
+        state = {k: v for t in (*nets, self._alpha) for k, v in t.initial_state().items()}
+        state |= {target: state[online].clone() for target, online in self._critics.targets.items()}
+        scalars = ("target_entropy", "fixed_alpha", "entropy_ema")
+        state |= {name: torch.zeros((), device=setup.device) for name in scalars}
+        state["td_error"] = torch.zeros(batch_size, device=setup.device)
+        self._target_update = make_target_update(critic)
+        self._row_loss = make_row_loss(actor.loss_spec)
+        # Two graphs over one state: with a policy delay most updates move the critics alone.
+        self.learner = Learner(state, self._full_step, compile=setup.compile)
+        self._critic_learner = Learner(state, self._critic_step, compile=setup.compile)
+        self._iterations = spec.training_iter or setup.num_envs
+        frames = max(spec.training_frequency, setup.num_envs)
+        self._rates = LearningRates({t.name: t.spec for t in nets}, frames)
+        alpha_lr = actor.optim_spec.lr if spec.alpha_lr is None else spec.alpha_lr
+        self._alpha_rate = LearningRate(alpha_lr, actor.lr_scheduler_spec, frames)
+        self._critic_updates = 0
+        dim = setup.spaces.action_sizes[0]
+        self._action_dim = dim
+        self._setup = setup
+        shape = (setup.num_envs, dim)
+        self._noise = Noise(self._family.noise_kind, shape, setup.seeds.act, setup.device)
+        self._random = torch.Generator().manual_seed(setup.seeds.act + 1)
+        self._generator = torch.Generator().manual_seed(setup.seeds.learn)
+        own = {k: v for k, v in state.items() if k == "net" or k.startswith("net.buffer.")}
+        self._act_keys, self._act_tensors = list(own), tuple(own.values())
+        self._native_act = (
+            Compiled(self._pure_act, enabled=True, fixed=1 + len(own))
+            if setup.compile_act
+            else None
+        )
+
+    def act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
+        """Actions as the env takes them: squashed to [-1, 1], or class indices."""
+        if explore and frame < self._random_frames:
+            return self._uniform(obs.shape[0])
+        if explore and self._native_act is not None:
+            return self._native_act(self._noise(), *self._act_tensors, obs)[0]
+        policy = self._family(self._actor.net(obs))
+        action = policy.sample(self._noise()) if explore else policy.mode()
+        return action if self._is_discrete else action.tanh()
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action
+
+    def update(self, batch: ReplayBatch, frame: int) -> Metrics:
+        alpha_rate = {"log_alpha.lr": self._alpha_rate.value}
+        self.learner.set_coefficients(
+            target_entropy=self.target_entropy(frame),
+            fixed_alpha=self.fixed_alpha(frame),
+            **self._rates.values(),
+            **alpha_rate,
+        )
+        columns = (
+            batch.obs,
+            batch.action,
+            batch.reward,
+            batch.next_obs,
+            batch.discount,
+            batch.weight,
+        )
+        minibatches = zip(*(torch.split(x, self._batch_size) for x in columns), strict=True)
+        td_errors = []
+        for rows, noise in zip(minibatches, self._learning_noise(), strict=True):
+            self._critic_updates += 1
+            is_full = self._critic_updates % self._spec.policy_delay == 0
+            (self.learner if is_full else self._critic_learner).step(*rows, *noise)
+            td_errors.append(self.learner.state["td_error"].clone())
+        self._target_update.copy_if_due(self.learner.state, self._critics.targets, frame)
+        lr = self._rates.mean()
+        self._rates.advance()
+        self._alpha_rate.advance()
+        metrics = self._critic_learner.mean_metrics() | self.learner.mean_metrics()
+        values = dict(check_finite(metrics, frame)) | {"lr": lr}
+        values.setdefault("alpha", float(self._current_alpha(self.learner.state)))
+        return Metrics(values, opt_steps=self._iterations, td_error=torch.cat(td_errors))
+
+    def target_entropy(self, frame: int) -> float:
+        spec = self._spec
+        if spec.target_entropy != "auto":
+            return float(spec.target_entropy)
+        if not self._is_discrete:
+            return -float(self._action_dim)
+        anneal = spec.entropy_anneal
+        end = anneal.start_ratio if anneal.end_ratio is None else anneal.end_ratio
+        progress = min(1.0, frame / anneal.frames) if anneal.frames else 0.0
+        ratio = anneal.start_ratio + (end - anneal.start_ratio) * progress
+        return ratio * math.log(self._action_dim)
+
+    def fixed_alpha(self, frame: int) -> float:
+        spec = self._spec
+        if spec.fixed_alpha is None:
+            return 0.0
+        if not spec.alpha_anneal_frames:
+            return spec.fixed_alpha
+        return spec.fixed_alpha * max(0.0, 1 - frame / spec.alpha_anneal_frames)
+
+    def target_states(self) -> dict[str, Tensor]:
+        return {name: self.learner.state[name] for name in self._critics.targets}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "act": self._noise.state_dict(),
+            "rates": self._rates.state_dict(),
+            "alpha_rate": self._alpha_rate.state_dict(),
+            "generator": self._generator.get_state(),
+            "random": self._random.get_state(),
+            "critic_updates": self._critic_updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self._noise.load_state_dict(state["act"])
+        self._rates.load_state_dict(state["rates"])
+        self._alpha_rate.load_state_dict(state["alpha_rate"])
+        self._generator.set_state(state["generator"])
+        self._random.set_state(state["random"])
+        self._critic_updates = int(state["critic_updates"])
+
+    # The update, pure
+
+    def _full_step(self, state: State, *rows: Tensor) -> tuple[State, Values]:
+        changes, metrics = self._critic_step(state, *rows)
+        moved, actor_metrics, entropy = self._actor_step(state | changes, rows[0], rows[-1])
+        changes |= moved
+        changes |= self._alpha_step(state | changes, entropy)
+        changes |= self._target_update.moved(state | changes, self._critics.targets)
+        return changes, metrics | actor_metrics
+
+    def _critic_step(
+        self,
+        state: State,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        discount: Tensor,
+        weight: Tensor,
+        next_noise: Tensor,
+        _noise: Tensor,
+    ) -> tuple[State, Values]:
+        alpha = self._current_alpha(state)
+        policy = self._policy(state, next_obs)
+
+        def loss(state: State) -> tuple[Tensor, Values]:
+            if isinstance(policy, Categorical):
+                now, later = self._critics.both_sides(state, obs, None, next_obs, None)
+                target = soft_target_discrete(
+                    reward, discount, (later[0] + later[1]) / 2, policy.log_probs(), alpha
+                )
+                chosen = action.unsqueeze(-1)
+                q1, q2 = (q.gather(-1, chosen).squeeze(-1) for q in now)
+            else:
+                u = policy.sample(next_noise)
+                (q1, q2), later = self._critics.both_sides(state, obs, action, next_obs, u.tanh())
+                next_q = torch.min(*later)
+                target = soft_target(reward, discount, next_q, policy.log_prob(u), alpha)
+            rows = self._critic_rows(q1, target) + self._critic_rows(q2, target)
+            metrics = {"q_value": q1.mean(), "rows": (target - (q1 + q2) / 2)}
+            return (weight * rows).mean(), metrics
+
+        names = [trainable.name for trainable in self._critics.trainables]
+        grads, metrics = gradients(loss, state, names)
+        changes: State = {"td_error": metrics.pop("rows")}
+        norms = []
+        for trainable in self._critics.trainables:
+            moved, norm = trainable.descend(state, grads[trainable.name])
+            changes |= moved
+            norms.append(norm)
+        return changes, metrics | {"grad_norm": torch.stack(norms).mean()}
+
+    def _actor_step(self, state: State, obs: Tensor, noise: Tensor) -> tuple[State, Values, Tensor]:
+        alpha = self._current_alpha(state)
+        coefficient = self._spec.entropy_penalty_coef
+
+        def loss(state: State) -> tuple[Tensor, Values]:
+            policy = self._policy(state, obs, training=True)
+            if isinstance(policy, Categorical):
+                q1, q2 = self._critics.values(state, obs, None)
+                loss = actor_loss_discrete(((q1 + q2) / 2).detach(), policy.log_probs(), alpha)
+                entropy = policy.entropy()
+                loss = loss + coefficient * 0.5 * (state["entropy_ema"] - entropy.mean()).square()
+            else:
+                u = policy.sample(noise)
+                log_prob = policy.log_prob(u)
+                loss = actor_loss(
+                    torch.min(*self._critics.values(state, obs, u.tanh())), log_prob, alpha
+                )
+                entropy = -log_prob
+            return loss, {"policy_loss": loss, "entropy": entropy.mean(), "rows": entropy}
+
+        grads, metrics = gradients(loss, state, ["net"])
+        metrics.pop("loss")
+        entropy = metrics.pop("rows")
+        changes, _ = self._actor.descend(state, grads["net"])
+        changes["entropy_ema"] = state["entropy_ema"].lerp(entropy.mean(), 0.01)
+        return changes, metrics | {"alpha": alpha.clone()}, entropy
+
+    def _alpha_step(self, state: State, entropy: Tensor) -> State:
+        if self._spec.fixed_alpha is not None:
+            return {}
+
+        def loss(state: State) -> tuple[Tensor, Values]:
+            return alpha_loss(state["log_alpha"], entropy, state["target_entropy"]), {}
+
+        grads, _ = gradients(loss, state, ["log_alpha"])
+        changes, _ = self._alpha.descend(state, grads["log_alpha"])
+        bounds = self._spec.log_alpha_min, self._spec.log_alpha_max
+        return changes | {"log_alpha": changes["log_alpha"].clamp(*bounds)}
+
+    def _critic_rows(self, q_value: Tensor, target: Tensor) -> Tensor:
+        if self._spec.symlog:
+            return self._row_loss(symlog(q_value), symlog(target))
+        return self._row_loss(q_value, target)
+
+    def _policy(
+        self, state: State, obs: Tensor, *, training: bool = False
+    ) -> Categorical | TanhNormal:
+        policy = self._family(self._actor(state, obs, training=training))
+        assert isinstance(policy, Categorical | TanhNormal)
+        return policy
+
+    def _current_alpha(self, state: State) -> Tensor:
+        if self._spec.fixed_alpha is not None:
+            return state["fixed_alpha"]
+        return state["log_alpha"].exp().squeeze()
+
+    # Randomness
+
+    def _pure_act(self, noise: Tensor, *inputs: Tensor) -> tuple[Tensor]:
+        state = dict(zip(self._act_keys, inputs[:-1], strict=True))
+        action = self._policy(state, inputs[-1]).sample(noise)
+        return (action if self._is_discrete else action.tanh(),)
+
+    def _uniform(self, count: int) -> Tensor:
+        if self._is_discrete:
+            action = torch.randint(self._action_dim, (count,), generator=self._random)
+        else:
+            action = torch.rand(count, self._action_dim, generator=self._random) * 2 - 1
+        return action.to(self._setup.device)
+
+    def _learning_noise(self) -> list[tuple[Tensor, Tensor]]:
+        """Noise of next actions and of actions, for every minibatch of an update at once."""
+        shape = (self._iterations, 2, self._batch_size, self._action_dim)
+        if self._is_discrete:  # expectations are exact: nothing is drawn
+            empty = torch.zeros((), device=self._setup.device)
+            return [(empty, empty)] * self._iterations
+        noise = torch.randn(shape, generator=self._generator).to(self._setup.device)
+        return [(pair[0], pair[1]) for pair in noise.unbind(0)]
+
+
+def _unclipped(net: NetSpec) -> NetSpec:
+    """The temperature copies the actor's optimiser, but its one number is not clipped by norm."""
+    return net.model_copy(update={"clip_grad_val": None})

@@ -1,0 +1,100 @@
+"""SARSA: on-policy TD(0) on Q values (Sutton & Barto, section 6.4), with a net.
+
+The target needs the action that was really taken next. The newest step has none yet, and after a
+truncation the next action belongs to another episode: both rows are left out of the loss.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from slm_lab.agent.algorithm.exploration import QActor
+from slm_lab.agent.algorithm.loss import make_row_loss
+from slm_lab.agent.algorithm.schedule import LearningRates
+from slm_lab.agent.algorithm.setup import Setup
+from slm_lab.agent.divergence import check_finite
+from slm_lab.agent.learner import Learner, State, Trainable, descent
+from slm_lab.agent.net.make import make_net
+from slm_lab.agent.seeds import initialising
+from slm_lab.types import Metrics, Rollout
+
+if TYPE_CHECKING:
+    from slm_lab.spec import NetSpec, SARSASpec
+
+
+def sarsa_target(
+    reward: Tensor, q_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float
+) -> tuple[Tensor, Tensor]:
+    """(r_t + gamma * Q(s_{t+1}, a_{t+1}), whether row t has a target). All [T, B]."""
+    following = torch.cat([q_value[1:], torch.zeros_like(q_value[:1])])
+    target = reward + gamma * following * ~terminated
+    is_last = torch.zeros_like(terminated)
+    is_last[-1] = True
+    return target, terminated | ~(truncated | is_last)
+
+
+class SARSA:
+    """Owns the Q net, its optimiser and exploration schedule. One update = one gradient step."""
+
+    def __init__(self, spec: SARSASpec, net: NetSpec, setup: Setup) -> None:
+        self._spec = spec
+        with initialising(setup.seeds.net):
+            q_net = make_net(net, setup.spaces.obs_shape, setup.spaces.action_sizes).to(
+                setup.device
+            )
+        self._q = Trainable("net", q_net, net)
+        self.modules = {"net": self._q.net}
+        state = self._q.initial_state()
+        self._row_loss = make_row_loss(net.loss_spec)
+        self.learner = Learner(state, descent([self._q], self.loss), compile=setup.compile)
+        self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
+        self.act = QActor(spec, self._q, state, setup)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action
+
+    def update(self, rollout: Rollout, frame: int) -> Metrics:
+        self.learner.set_coefficients(**self._rates.values())
+        self.learner.step(
+            rollout.obs[:-1], rollout.action, rollout.reward, rollout.terminated, rollout.truncated
+        )
+        lr = self._rates.mean()
+        self._rates.advance()
+        metrics = check_finite(self.learner.mean_metrics(), frame)
+        values = dict(metrics) | {
+            "explore_var": self.act.explore_var(frame),
+            "lr": lr,
+        }
+        return Metrics(values, opt_steps=1)
+
+    def loss(
+        self,
+        state: State,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        terminated: Tensor,
+        truncated: Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        q_values = self._q(state, obs.flatten(0, 1), training=True)[0].view(*reward.shape, -1)
+        q_value = q_values.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        target, counts = sarsa_target(
+            reward, q_value.detach(), terminated, truncated, self._spec.gamma
+        )
+        rows = self._row_loss(q_value, target) * counts
+        return rows.sum() / counts.sum().clamp_min(1), {"q_value": q_value.mean()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "learner": self.learner.state_dict(),
+            "act": self.act.state_dict(),
+            "rates": self._rates.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.learner.load_state_dict(state["learner"])
+        self.act.load_state_dict(state["act"])
+        self._rates.load_state_dict(state["rates"])

@@ -1,0 +1,45 @@
+"""Target nets: slow copies that a bootstrap reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from slm_lab.agent.learner import State
+
+if TYPE_CHECKING:
+    from slm_lab.spec import NetSpec
+
+
+def polyak(target: Tensor, online: Tensor, share: float) -> Tensor:
+    """(1 - share) * target + share * online; `polyak_coef` is the share of the new weights."""
+    return target.lerp(online, share)
+
+
+class TargetUpdate:
+    """How targets follow: a step of polyak with each gradient step, or a copy now and then.
+
+    A spec gives `polyak_coef` per env step. Where several env steps share a gradient step, or the
+    other way round, the share is adjusted so that the target lags by the same number of env steps.
+    """
+
+    def __init__(self, spec: NetSpec, *, env_steps_per_gradient_step: float) -> None:
+        self.is_polyak = spec.update_type == "polyak"
+        self.share = 1 - (1 - spec.polyak_coef) ** env_steps_per_gradient_step
+        self._every = spec.update_frequency
+        self._copied_at = 0
+
+    def copy_if_due(self, state: State, pairs: dict[str, str], frame: int) -> None:
+        """Replace targets (keys) by online nets (values) once per `update_frequency` frames."""
+        if self.is_polyak or frame // self._every == self._copied_at:
+            return
+        self._copied_at = int(frame // self._every)
+        for target, online in pairs.items():
+            state[target].copy_(state[online])
+
+    def moved(self, state: State, pairs: dict[str, str]) -> State:
+        """The targets after one gradient step; unchanged where copies are made instead."""
+        if not self.is_polyak:
+            return {}
+        return {t: polyak(state[t], state[online], self.share) for t, online in pairs.items()}

@@ -1,0 +1,158 @@
+"""What an agent has lived through, and when there is enough of it to learn from."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slm_lab.agent.memory.replay import Replay
+from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
+from slm_lab.agent.normalizer import ObsClip, ObsNormalizer, RewardTransform
+from slm_lab.types import Metrics, ReplayBatch, Rollout, Transition
+
+Batch = TypeVar("Batch", Rollout, ReplayBatch)
+
+
+class Lens:
+    """How the agent sees raw observations and rewards; the same for acting and for learning."""
+
+    def __init__(
+        self,
+        obs_transform: ObsNormalizer | ObsClip | None,
+        reward_transform: RewardTransform | None,
+        device: torch.device,
+    ) -> None:
+        self._obs_transform = obs_transform
+        self._reward_transform = reward_transform
+        self._device = device
+        self._on_cpu = device.type == "cpu"
+
+    def obs(self, obs: Tensor) -> Tensor:
+        if self._obs_transform is not None:
+            obs = self._obs_transform(obs)
+        return obs if self._on_cpu else obs.to(self._device)
+
+    def reward(self, reward: Tensor) -> Tensor:
+        return reward if self._reward_transform is None else self._reward_transform(reward)
+
+    def to_device(self, batch: Batch) -> Batch:
+        if self._on_cpu:
+            return batch
+        columns = {f.name: getattr(batch, f.name).to(self._device) for f in fields(batch)}
+        return type(batch)(**columns)
+
+    def observe_rewards(self, reward: Tensor, ended: Tensor) -> None:
+        if self._reward_transform is not None:
+            self._reward_transform.observe(reward, ended)
+
+    def observe_obs(self, obs: Tensor) -> None:
+        """obs: [N, *obs_shape], raw."""
+        if isinstance(self._obs_transform, ObsNormalizer):
+            self._obs_transform.update(obs)
+
+    def statistics(self) -> dict[str, dict[str, Tensor]]:
+        """Running statistics by the name of their owner."""
+        statistics = {}
+        if isinstance(self._obs_transform, ObsNormalizer):
+            statistics["obs_normalizer"] = self._obs_transform.state_dict()
+        if self._reward_transform is not None:
+            statistics["reward_transform"] = self._reward_transform.state_dict()
+        return statistics
+
+    def load_statistics(self, state: dict[str, dict[str, Tensor]]) -> None:
+        if isinstance(self._obs_transform, ObsNormalizer):
+            self._obs_transform.load_state_dict(state["obs_normalizer"])
+        if self._reward_transform is not None:
+            self._reward_transform.load_state_dict(state["reward_transform"])
+
+
+class Experience(Protocol):
+    @property
+    def ready(self) -> bool: ...
+    def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None: ...
+    def batch(self, frame: int) -> Rollout | ReplayBatch: ...
+    def learned(self, metrics: Metrics) -> None: ...
+
+
+class OnPolicyExperience:
+    """Steps are learned from once, in order, as soon as the memory is full."""
+
+    def __init__(self, memory: RolloutMemory | EpisodeMemory, lens: Lens) -> None:
+        self._memory = memory
+        self._lens = lens
+        self._raw_obs: Tensor | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self._memory.ready
+
+    def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
+        self._memory.add(obs, action, transition)
+
+    def batch(self, frame: int) -> Rollout:
+        raw = self._memory.take()
+        self._raw_obs = raw.obs
+        # Rewards are scaled by statistics that include them; no policy depends on that scale.
+        self._lens.observe_rewards(raw.reward, raw.terminated | raw.truncated)
+        seen = replace(
+            raw,
+            obs=self._lens.obs(raw.obs),
+            final_obs=self._lens.obs(raw.final_obs),
+            reward=self._lens.reward(raw.reward),
+        )
+        return self._lens.to_device(seen)
+
+    def learned(self, metrics: Metrics) -> None:
+        """Statistics move after learning: the policy must learn through the lens it acted with."""
+        assert self._raw_obs is not None
+        self._lens.observe_obs(self._raw_obs[:-1].flatten(0, 1))
+
+
+class ReplayExperience:
+    """Steps are kept and drawn again; learning starts after `start` and comes `every` so many.
+
+    Both count transitions. A vector step adds several at once and leads to one update at most.
+    """
+
+    def __init__(self, replay: Replay, lens: Lens, *, start: int, every: int, batches: int) -> None:
+        self._replay = replay
+        self._lens = lens
+        self._start, self._every, self._batches = start, every, batches
+        self._seen = 0
+        self._is_due = False
+        self._index: Tensor | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self._is_due
+
+    def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
+        self._replay.add(obs, action, transition)
+        before = self._seen
+        self._seen += len(transition.reward)
+        self._is_due = (
+            self._seen > self._start and self._seen // self._every > before // self._every
+        )
+        ended = torch.from_numpy(transition.terminated | transition.truncated)
+        self._lens.observe_rewards(torch.from_numpy(transition.reward)[None], ended[None])
+        self._lens.observe_obs(torch.from_numpy(obs))
+
+    def batch(self, frame: int) -> ReplayBatch:
+        self._is_due = False
+        raw = self._replay.sample(self._batches, frame)
+        self._index = raw.index
+        seen = replace(
+            raw,
+            obs=self._lens.obs(raw.obs),
+            next_obs=self._lens.obs(raw.next_obs),
+            reward=self._lens.reward(raw.reward),
+        )
+        return self._lens.to_device(seen)
+
+    def learned(self, metrics: Metrics) -> None:
+        if self._index is not None and metrics.td_error is not None:
+            self._replay.update_priorities(self._index, metrics.td_error.cpu())

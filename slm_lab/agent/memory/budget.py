@@ -1,0 +1,50 @@
+"""How much memory a replay will take, told before it is taken."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import torch
+
+from slm_lab.spec import Problem, SpecError
+
+
+def replay_bytes(
+    capacity: int, obs_shape: tuple[int, ...], obs_dtype: str, action_shape: tuple[int, ...]
+) -> int:
+    """obs and next_obs, action, reward and two flags per row."""
+    obs_item: int = getattr(torch, obs_dtype).itemsize
+    obs = 2 * math.prod(obs_shape) * obs_item
+    action = 8 * max(1, math.prod(action_shape))
+    return capacity * (obs + action + 4 + 2)
+
+
+def check_fits(size: int) -> None:
+    """Refuse a replay that the free memory of the machine cannot hold."""
+    free = available_bytes()
+    if free is not None and size > 0.9 * free:
+        raise SpecError(
+            [
+                Problem(
+                    "agent.memory.max_size",
+                    f"the replay would take {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free. "
+                    "Lower max_size, or run fewer sessions at once.",
+                )
+            ]
+        )
+
+
+def available_bytes() -> int | None:
+    """Free memory as the kernel counts it, or None where it does not say."""
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
+    if "SC_AVPHYS_PAGES" in names and "SC_PAGE_SIZE" in names:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None

@@ -1,0 +1,142 @@
+"""Replay: experience kept in a ring, sampled at random."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slm_lab.agent.memory.sampler import Sampler
+from slm_lab.types import ReplayBatch, Transition
+
+
+class Replay:
+    """The last `capacity` transitions in preallocated [slots, B] arrays; a sampler chooses rows.
+
+    A row keeps its own true successor, so that an ending or the ring's seam can never join two
+    episodes. Rows of one env are consecutive in time along the first axis, which is what n-step
+    returns walk along: up to `n_step` rewards, fewer where the episode or the newest row comes
+    first, then the value of the state reached.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        obs_shape: tuple[int, ...],
+        obs_dtype: str,
+        action_shape: tuple[int, ...],
+        action_dtype: torch.dtype,
+        sampler: Sampler,
+        *,
+        batch_size: int,
+        gamma: float,
+        n_step: int = 1,
+        use_cer: bool = False,
+    ) -> None:
+        self._sampler = sampler
+        self.batch_size = batch_size
+        self._gamma = gamma
+        self._n_step = n_step
+        self._use_cer = use_cer
+        self._num_envs = num_envs
+        self._slots = max(1, capacity // num_envs)
+        lead = (self._slots, num_envs)
+        dtype = getattr(torch, obs_dtype)
+        self._obs = torch.zeros((*lead, *obs_shape), dtype=dtype)
+        self._next_obs = torch.zeros((*lead, *obs_shape), dtype=dtype)
+        self._action = torch.zeros((*lead, *action_shape), dtype=action_dtype)
+        self._reward = torch.zeros(lead)
+        self._terminated = torch.zeros(lead, dtype=torch.bool)
+        self._ended = torch.zeros(lead, dtype=torch.bool)
+        # NumPy views of the same storage: assigning a row through them is several times cheaper.
+        self._rows = tuple(column.numpy() for column in self._columns().values())
+        self._env_range = np.arange(num_envs)
+        self._write = 0
+        self._filled = 0
+        self._unseen = 0  # rows added since the last sample, for combined experience replay
+
+    @property
+    def size(self) -> int:
+        return self._filled * self._num_envs
+
+    def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
+        slot = self._write
+        obs_rows, next_obs_rows, action_rows, reward_rows, terminated_rows, ended_rows = self._rows
+        obs_rows[slot] = obs
+        next_obs_rows[slot] = transition.next_obs
+        action_rows[slot] = action
+        reward_rows[slot] = transition.reward
+        terminated_rows[slot] = transition.terminated
+        np.logical_or(transition.terminated, transition.truncated, out=ended_rows[slot])
+        self._sampler.added(slot * self._num_envs + self._env_range)
+        self._write = (slot + 1) % self._slots
+        self._filled = min(self._filled + 1, self._slots)
+        self._unseen += self._num_envs
+
+    def sample(self, batches: int, frame: int) -> ReplayBatch:
+        """`batches` minibatches at once, side by side: rows [batches * batch_size]."""
+        index = self._sampler.draw(self.size, batches, self.batch_size)
+        if self._use_cer:
+            self._include_newest(index)
+        self._unseen = 0
+        reward, discount, last = self._n_step_return(index)
+        return ReplayBatch(
+            obs=self._obs.flatten(0, 1)[index],
+            action=self._action.flatten(0, 1)[index],
+            reward=reward,
+            next_obs=self._next_obs.flatten(0, 1)[last],
+            discount=discount,
+            weight=self._sampler.weight(index, self.size, batches, frame),
+            index=index,
+        )
+
+    def update_priorities(self, index: Tensor, td_error: Tensor) -> None:
+        self._sampler.update(index, td_error)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The ring's own tensors, not copies: it may be most of the machine's memory."""
+        cursor = torch.tensor([self._write, self._filled, self._unseen])
+        sampler = {f"sampler.{k}": v for k, v in self._sampler.state_dict().items()}
+        return self._columns() | {"cursor": cursor} | sampler
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, column in self._columns().items():
+            column.copy_(state[name])
+        self._write, self._filled, self._unseen = state["cursor"].tolist()
+        prefix = "sampler."
+        own = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        self._sampler.load_state_dict(own)
+
+    def _columns(self) -> dict[str, Tensor]:
+        return {
+            "obs": self._obs,
+            "next_obs": self._next_obs,
+            "action": self._action,
+            "reward": self._reward,
+            "terminated": self._terminated,
+            "ended": self._ended,
+        }
+
+    def _include_newest(self, index: Tensor) -> None:
+        """Combined experience replay (Zhang & Sutton 2017): new rows are seen at least once."""
+        count = min(self._unseen, self.batch_size)
+        newest = (self._write * self._num_envs - 1 - torch.arange(count)) % (
+            self._slots * self._num_envs
+        )
+        index[-count:] = newest
+
+    def _n_step_return(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(sum of discounted rewards, discount of the bootstrap, row whose successor it is of)."""
+        rewards, ended = self._reward.flatten(), self._ended.flatten()
+        total = rewards[index]
+        last = index
+        reach = torch.full_like(total, self._gamma)
+        newest_slot = (self._write - 1) % self._slots
+        for _ in range(self._n_step - 1):
+            goes_on = ~ended[last] & (last // self._num_envs != newest_slot)
+            following = (last + self._num_envs) % (self._slots * self._num_envs)
+            last = torch.where(goes_on, following, last)
+            total = total + torch.where(goes_on, reach * rewards[last], torch.zeros_like(total))
+            reach = torch.where(goes_on, reach * self._gamma, reach)
+        return total, reach * ~self._terminated.flatten()[last], last

@@ -1,0 +1,95 @@
+"""Batch renormalisation (Ioffe 2017), plain and lazy, as CrossQ uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
+
+
+class BatchRenorm1d(nn.Module):
+    """Normalise by batch statistics, corrected towards the running ones.
+
+    x_hat = (x - mu_batch) / sigma_batch * r + d, with r = sigma_batch / sigma_run and
+    d = (mu_batch - mu_run) / sigma_run, both clamped and without gradient. The clamps open linearly
+    from plain batch norm (r = 1, d = 0) to (r_max, d_max) over `warmup_steps` training batches. In
+    eval mode the running statistics are used. Any rank of at least two, channels on axis 1.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    steps: Tensor
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float = 0.01,
+        r_max: float = 3.0,
+        d_max: float = 5.0,
+        warmup_steps: int = 10_000,
+    ) -> None:
+        super().__init__()
+        self.eps, self.momentum = eps, momentum
+        self.r_max, self.d_max, self.warmup_steps = r_max, d_max, warmup_steps
+        self.weight = nn.Parameter(torch.ones(num_features))
+        self.bias = nn.Parameter(torch.zeros(num_features))
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (1, -1) + (1,) * (x.dim() - 2)
+        if self.training:
+            mean, std, scale, shift = self._batch_statistics(x)
+        else:
+            mean, std = self.running_mean, (self.running_var + self.eps).sqrt()
+            scale, shift = torch.ones_like(mean), torch.zeros_like(mean)
+        normalized = (x - mean.view(shape)) / std.view(shape) * scale.view(shape) + shift.view(
+            shape
+        )
+        return normalized * self.weight.view(shape) + self.bias.view(shape)
+
+    def _batch_statistics(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        var, mean = torch.var_mean(x, axes, correction=0)
+        std = (var + self.eps).sqrt()
+        with torch.no_grad():
+            openness = (self.steps / self.warmup_steps).clamp(max=1.0)
+            r_max = 1 + (self.r_max - 1) * openness
+            d_max = self.d_max * openness
+            running_std = (self.running_var + self.eps).sqrt()
+            scale = torch.minimum(torch.maximum(std / running_std, 1 / r_max), r_max)
+            shift = ((mean - self.running_mean) / running_std).clamp(-self.d_max, self.d_max)
+            shift = torch.minimum(torch.maximum(shift, -d_max), d_max)
+            self.running_mean.copy_(self.running_mean.lerp(mean, self.momentum))
+            self.running_var.copy_(self.running_var.lerp(var, self.momentum))
+            self.steps.add_(1)
+        return mean, std, scale.detach(), shift.detach()
+
+
+class LazyBatchRenorm1d(LazyModuleMixin, BatchRenorm1d):
+    """BatchRenorm1d that learns its width from the first input."""
+
+    cls_to_become = BatchRenorm1d
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(0, **options)
+        self.weight = nn.UninitializedParameter()  # type: ignore[assignment]
+        self.bias = nn.UninitializedParameter()  # type: ignore[assignment]
+        self.running_mean = nn.UninitializedBuffer()
+        self.running_var = nn.UninitializedBuffer()
+
+    def initialize_parameters(self, x: Tensor) -> None:
+        if not self.has_uninitialized_params():
+            return
+        width = x.shape[1]
+        with torch.no_grad():
+            for parameter, value in ((self.weight, 1.0), (self.bias, 0.0)):
+                parameter.materialize((width,))  # type: ignore[attr-defined]
+                parameter.fill_(value)
+            for buffer, value in ((self.running_mean, 0.0), (self.running_var, 1.0)):
+                buffer.materialize((width,))  # type: ignore[attr-defined]
+                buffer.fill_(value)

@@ -1,0 +1,162 @@
+"""Small specs of the three algorithms, hand-made rollouts, and training on a probe env."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from slm_lab.agent.agent import Agent, make_agent
+from slm_lab.env.make import make_env
+from slm_lab.env.probe import register_probes
+from slm_lab.env.vector import VectorEnv
+from slm_lab.experiment.loop import Loop
+from slm_lab.spec import Spec, spec_from_dict
+from slm_lab.types import Rollout, Transition
+
+MakeSpec = Callable[..., Spec]
+
+_COMMON: dict[str, Any] = {
+    "agent": {
+        "name": "agent",
+        "memory": {"name": "OnPolicyBatchReplay"},
+        "net": {
+            "type": "MLPNet",
+            "hid_layers": [16],
+            "hid_layers_activation": "tanh",
+            "optim_spec": {"name": "Adam", "lr": 0.01},
+        },
+    },
+    "env": {"name": "probe/ConstantReward-v0", "num_envs": 4, "max_frame": 100_000},
+    "meta": {"compile": "off"},
+}
+_ALGORITHMS: dict[str, dict[str, Any]] = {
+    "PPO": {
+        "name": "PPO",
+        "gamma": 0.9,
+        "lam": 0.95,
+        "clip_eps_spec": {"name": "no_decay", "start_val": 0.2},
+        "time_horizon": 16,
+        "minibatch_size": 32,
+        "training_epoch": 4,
+    },
+    "ActorCritic": {"name": "ActorCritic", "gamma": 0.9, "lam": 0.95, "training_frequency": 8},
+    "Reinforce": {"name": "Reinforce", "gamma": 0.9, "training_frequency": 16},
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _probes() -> None:
+    register_probes()
+
+
+@pytest.fixture(scope="session")
+def make_spec() -> MakeSpec:
+    """make_spec("PPO", {"agent.net.shared": True}) -> a small spec with values at dotted paths."""
+
+    def build(algorithm: str = "PPO", values: Mapping[str, Any] | None = None) -> Spec:
+        tree = copy.deepcopy(_COMMON)
+        tree["agent"]["algorithm"] = copy.deepcopy(_ALGORITHMS[algorithm])
+        return spec_from_dict(tree, algorithm).with_values(values or {})
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def make_rollout() -> Callable[..., Rollout]:
+    """make_rollout(obs, action, reward, ...): [T][B] lists -> tensors, one number per obs.
+
+    `final_obs` maps (t, b) of truncated steps to the observation they ended on.
+    """
+
+    def build(
+        obs: Sequence[Any],
+        action: Sequence[Any],
+        reward: Sequence[Any],
+        terminated: Sequence[Any] | None = None,
+        truncated: Sequence[Any] | None = None,
+        final_obs: Mapping[tuple[int, int], float] | None = None,
+    ) -> Rollout:
+        rewards = torch.tensor(reward, dtype=torch.float32)
+        none = torch.zeros_like(rewards, dtype=torch.bool)
+        finals = final_obs or {}
+        return Rollout(
+            obs=torch.tensor(obs, dtype=torch.float32).unsqueeze(-1),
+            action=torch.tensor(action),
+            reward=rewards,
+            terminated=none if terminated is None else torch.tensor(terminated, dtype=torch.bool),
+            truncated=none if truncated is None else torch.tensor(truncated, dtype=torch.bool),
+            final_index=torch.tensor(
+                [t * rewards.shape[1] + b for t, b in finals], dtype=torch.int64
+            ),
+            final_obs=torch.tensor(list(finals.values())).reshape(-1, 1),
+        )
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def transition() -> Callable[..., Transition]:
+    """transition(obs, next_obs, reward, terminated, truncated): lists per env -> arrays."""
+
+    def build(
+        obs: Sequence[Any],
+        next_obs: Sequence[Any],
+        reward: Sequence[float],
+        terminated: Sequence[bool] | None = None,
+        truncated: Sequence[bool] | None = None,
+    ) -> Transition:
+        none = [False] * len(reward)
+        return Transition(
+            np.array(obs, np.float32),
+            np.array(next_obs, np.float32),
+            np.array(reward, np.float32),
+            np.array(terminated or none),
+            np.array(truncated or none),
+        )
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def start() -> Callable[..., Loop]:
+    """start(spec, seed=0) -> a loop of a fresh agent and env."""
+
+    def build(spec: Spec, *, seed: int = 0) -> Loop:
+        env: VectorEnv = make_env(spec.env, seed=seed)
+        agent: Agent = make_agent(spec, env.spaces, seed=seed)
+        return Loop(agent, env, spec.env.max_frame)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def train(start: Callable[..., Loop]) -> Callable[..., Loop]:
+    """train(spec, frames) -> the loop after that many frames."""
+
+    def run(spec: Spec, frames: int, *, seed: int = 0) -> Loop:
+        loop = start(spec, seed=seed)
+        loop.max_frame = frames
+        loop.run(lambda: None, frames, lambda: False)
+        return loop
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def value_of(make_rollout: Callable[..., Rollout]) -> Callable[..., list[float]]:
+    """value_of(agent, [obs, ...]) -> V of each observation, in units of reward."""
+
+    def evaluate(agent: Agent, obs: Sequence[float]) -> list[float]:
+        algorithm: Any = agent.algorithm
+        none = [[0] * len(obs)]
+        rollout = make_rollout([list(obs), list(obs)], none, none)
+        value, _ = algorithm._critic.values(algorithm.learner.state, rollout)
+        values: list[float] = value[0].tolist()
+        return values
+
+    return evaluate

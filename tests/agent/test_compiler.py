@@ -1,0 +1,102 @@
+"""When a function is compiled, and what happens when it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from loguru import logger
+from torch import Tensor
+
+from slm_lab.agent import compiler
+from slm_lab.agent.compiler import Compiled, has_cpp_compiler, is_worth_compiling
+
+
+@pytest.fixture
+def warnings_logged() -> Iterator[list[str]]:
+    messages: list[str] = []
+    sink = logger.add(lambda message: messages.append(str(message)), level="WARNING")
+    yield messages
+    logger.remove(sink)
+
+
+@pytest.fixture
+def fresh_search() -> Iterator[None]:
+    """The answer is remembered for the process; these tests ask anew."""
+    has_cpp_compiler.cache_clear()
+    yield
+    has_cpp_compiler.cache_clear()
+
+
+def double(x: Tensor) -> tuple[Tensor]:
+    return (2 * x,)
+
+
+def negate_instead(_function: Callable[..., Any], _inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    """A stand-in for compilation whose calls can be told from eager ones."""
+    return lambda x: (-x,)
+
+
+def test_shapes_other_than_the_first_run_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "has_cpp_compiler", lambda: True)
+    monkeypatch.setattr(compiler, "compile_graph", negate_instead)
+    function = Compiled(double, enabled=True)
+    assert function(torch.ones(3))[0].tolist() == [-1.0] * 3
+    assert function(torch.ones(2))[0].tolist() == [2.0] * 2
+    assert function(torch.ones(3))[0].tolist() == [-1.0] * 3
+
+
+def test_a_disabled_function_is_never_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "compile_graph", negate_instead)
+    assert Compiled(double, enabled=False)(torch.ones(1))[0].item() == 2.0
+
+
+def test_a_failing_compilation_warns_once_and_runs_eagerly(
+    monkeypatch: pytest.MonkeyPatch, warnings_logged: list[str]
+) -> None:
+    def fail(_function: Callable[..., Any], _inputs: Sequence[Tensor]) -> Callable[..., Any]:
+        raise RuntimeError("g++ exploded")
+
+    monkeypatch.setattr(compiler, "has_cpp_compiler", lambda: True)
+    monkeypatch.setattr(compiler, "compile_graph", fail)
+    function = Compiled(double, enabled=True)
+    assert [function(torch.ones(1))[0].item() for _ in range(3)] == [2.0] * 3
+    assert len(warnings_logged) == 1
+    assert "g++ exploded" in warnings_logged[0]
+    assert not function.is_compiled
+
+
+@pytest.mark.usefixtures("fresh_search")
+def test_without_a_compiler_everything_is_eager_after_one_warning(
+    monkeypatch: pytest.MonkeyPatch, warnings_logged: list[str]
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr(compiler, "compile_graph", negate_instead)
+    for _ in range(3):
+        assert Compiled(double, enabled=True)(torch.ones(1))[0].item() == 2.0
+    assert len(warnings_logged) == 1
+    assert "no C++ compiler" in warnings_logged[0]
+    assert "CXX" in warnings_logged[0]
+
+
+@pytest.mark.usefixtures("fresh_search")
+def test_cxx_names_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == "my-c++" else None)
+    monkeypatch.setenv("CXX", "my-c++")
+    assert has_cpp_compiler()
+    has_cpp_compiler.cache_clear()
+    monkeypatch.setenv("CXX", "missing-c++")
+    assert not has_cpp_compiler()
+
+
+@pytest.mark.parametrize(
+    ("mode", "seconds_saved", "answer"),
+    [("on", 0.1, True), ("off", 1e6, False), ("auto", 16.0, True), ("auto", 14.0, False)],
+)
+def test_auto_compiles_what_wins_back_the_wait(
+    mode: str, seconds_saved: float, answer: bool
+) -> None:
+    assert is_worth_compiling(mode, seconds_saved=seconds_saved, seconds_spent=15) is answer

@@ -1,0 +1,276 @@
+"""Distributions against torch.distributions; sampling through seeded noise; action families."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, distributions
+
+from slm_lab.agent.algorithm.distribution import (
+    Bernoulli,
+    Categorical,
+    Family,
+    MultiCategorical,
+    Noise,
+    NoiseKind,
+    Normal,
+    TanhNormal,
+    make_family,
+)
+from slm_lab.spec import SpecError
+from slm_lab.types import ActionType, Spaces
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def draws(kind: NoiseKind, count: int, dim: int) -> Tensor:
+    """[count, dim] noise from a fixed seed."""
+    return Noise(kind, (count, dim), seed=0)()
+
+
+def spaces(action_type: ActionType, sizes: Sequence[int], *, bounded: bool = True) -> Spaces:
+    return Spaces((3,), "float32", action_type, tuple(sizes), bounded)
+
+
+def assert_frequencies(counts: Tensor, probs: Tensor) -> None:
+    """Pearson's chi-square below its 0.1% point for the few degrees of freedom used here."""
+    expected = probs * counts.sum()
+    chi_square = ((counts - expected).square() / expected).sum().item()
+    assert chi_square < {1: 10.8, 2: 13.8, 3: 16.3}[len(probs) - 1]
+
+
+def test_categorical_equals_torch() -> None:
+    logits, action = random(5, 3), torch.tensor([0, 1, 2, 1, 0])
+    ours, theirs = Categorical(logits), distributions.Categorical(logits=logits)
+    torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action))
+    torch.testing.assert_close(ours.entropy(), theirs.entropy())
+    torch.testing.assert_close(ours.mode(), logits.argmax(-1))
+
+
+def test_categorical_samples_have_the_frequencies_of_its_probabilities() -> None:
+    probs = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    policy = Categorical(probs.log().expand(20_000, 4))
+    action = policy.sample(draws("gumbel", 20_000, 4))
+    assert action.dtype == torch.int64
+    assert_frequencies(torch.bincount(action, minlength=4), probs)
+
+
+def test_an_impossible_action_is_never_sampled() -> None:
+    policy = Categorical(torch.tensor([0.0, -math.inf]).expand(10_000, 2))
+    assert policy.sample(draws("gumbel", 10_000, 2)).eq(0).all()
+
+
+def test_multi_categorical_is_a_product_of_categoricals() -> None:
+    logits, action = random(6, 5), torch.tensor([[0, 2], [1, 0], [1, 1], [0, 0], [0, 1], [1, 2]])
+    ours = MultiCategorical(logits, (2, 3))
+    first = distributions.Categorical(logits=logits[:, :2])
+    second = distributions.Categorical(logits=logits[:, 2:])
+    torch.testing.assert_close(
+        ours.log_prob(action), first.log_prob(action[:, 0]) + second.log_prob(action[:, 1])
+    )
+    torch.testing.assert_close(ours.entropy(), first.entropy() + second.entropy())
+    torch.testing.assert_close(
+        ours.mode(), torch.stack([logits[:, :2].argmax(-1), logits[:, 2:].argmax(-1)], -1)
+    )
+
+
+def test_multi_categorical_samples_each_sub_action_by_its_own_probabilities() -> None:
+    probs = [torch.tensor([0.3, 0.7]), torch.tensor([0.2, 0.5, 0.3])]
+    policy = MultiCategorical(torch.cat(probs).log().expand(20_000, 5), (2, 3))
+    action = policy.sample(draws("gumbel", 20_000, 5))
+    assert action.shape == (20_000, 2)
+    for i, expected in enumerate(probs):
+        assert_frequencies(torch.bincount(action[:, i], minlength=len(expected)), expected)
+
+
+def test_bernoulli_equals_torch() -> None:
+    logits = random(4, 2)
+    action = torch.tensor([[0, 1], [1, 1], [0, 0], [1, 0]])
+    ours, theirs = Bernoulli(logits), distributions.Bernoulli(logits=logits)
+    torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action.float()).sum(-1))
+    torch.testing.assert_close(ours.entropy(), theirs.entropy().sum(-1))
+    torch.testing.assert_close(ours.mode(), (logits > 0).long())
+
+
+def test_bernoulli_samples_are_integers_with_the_right_frequencies() -> None:
+    policy = Bernoulli(torch.tensor([0.2, 0.9]).logit().expand(20_000, 2))
+    action = policy.sample(draws("uniform", 20_000, 2))
+    assert action.dtype == torch.int64
+    for i, p in enumerate((0.2, 0.9)):
+        assert_frequencies(torch.bincount(action[:, i], minlength=2), torch.tensor([1 - p, p]))
+
+
+def test_bernoulli_stays_finite_at_extreme_logits() -> None:
+    policy = Bernoulli(torch.tensor([[90.0, -90.0]]))
+    assert policy.entropy().item() == pytest.approx(0.0, abs=1e-6)
+    assert policy.log_prob(torch.tensor([[1, 0]])).item() == pytest.approx(0.0, abs=1e-6)
+    assert policy.log_prob(torch.tensor([[0, 1]])).item() == pytest.approx(-180.0)
+
+
+def test_normal_equals_torch() -> None:
+    mean, log_std, action = random(5, 3), 0.5 * random(5, 3, seed=1), random(5, 3, seed=2)
+    ours = Normal(mean, log_std)
+    theirs = distributions.Independent(distributions.Normal(mean, log_std.exp()), 1)
+    torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action))
+    torch.testing.assert_close(ours.entropy(), theirs.entropy())
+    torch.testing.assert_close(ours.mode(), mean)
+
+
+def test_normal_samples_have_its_mean_and_standard_deviation() -> None:
+    policy = Normal(torch.full((40_000, 1), 3.0), torch.full((40_000, 1), math.log(2.0)))
+    action = policy.sample(draws("normal", 40_000, 1))
+    # Standard errors are 0.01 and 0.007.
+    assert action.mean().item() == pytest.approx(3.0, abs=0.03)
+    assert action.std().item() == pytest.approx(2.0, abs=0.03)
+
+
+def test_tanh_normal_log_prob_from_the_pre_squash_sample_equals_torch() -> None:
+    mean, log_std, u = random(6, 2), 0.3 * random(6, 2, seed=1), random(6, 2, seed=2)
+    squashed = distributions.TransformedDistribution(
+        distributions.Normal(mean, log_std.exp()), distributions.TanhTransform(cache_size=0)
+    )
+    expected = squashed.log_prob(u.double().tanh()).sum(-1)
+    torch.testing.assert_close(
+        TanhNormal(mean, log_std).log_prob(u).double(), expected, rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("u", [8.0, -8.0, 12.0])
+def test_tanh_normal_log_prob_stays_exact_where_atanh_would_fail(u: float) -> None:
+    # tanh(8) is 1 - 2.3e-7 and rounds badly in float32; tanh(12) rounds to 1.
+    policy = TanhNormal(torch.zeros(1, 1), torch.zeros(1, 1))
+    # log N(u) - log(1 - tanh(u)^2), and 1 - tanh(u)^2 = 1 / cosh(u)^2
+    expected = -0.5 * u * u - 0.5 * math.log(2 * math.pi) + 2 * math.log(math.cosh(u))
+    assert policy.log_prob(torch.tensor([[u]])).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.7, -2.0])
+@pytest.mark.parametrize("std", [0.05, 0.3, 1.0])
+def test_tanh_normal_entropy_equals_a_monte_carlo_estimate(mean: float, std: float) -> None:
+    policy = TanhNormal(torch.full((1, 1), mean), torch.full((1, 1), math.log(std)))
+    u = mean + std * draws("normal", 200_000, 1)
+    many = TanhNormal(policy.mean.expand_as(u), policy.log_std.expand_as(u))
+    estimate = -many.log_prob(u).mean().item()
+    assert policy.entropy().item() == pytest.approx(estimate, abs=0.012)
+
+
+def test_tanh_normal_entropy_has_a_gradient_towards_less_saturation() -> None:
+    mean = torch.tensor([[2.0]], requires_grad=True)
+    (gradient,) = torch.autograd.grad(TanhNormal(mean, torch.zeros(1, 1)).entropy().sum(), mean)
+    assert gradient.item() < 0  # moving back to the centre widens the squashed distribution
+
+
+@pytest.mark.parametrize("kind", ["gumbel", "normal", "uniform"])
+@pytest.mark.parametrize("spent", [0, 3, 4, 9])
+def test_saved_noise_continues_its_stream_exactly(
+    monkeypatch: pytest.MonkeyPatch, kind: NoiseKind, spent: int
+) -> None:
+    monkeypatch.setattr(Noise, "BLOCK_STEPS", 4)
+    original = Noise(kind, (2, 3), seed=7)
+    for _ in range(spent):
+        original()
+    restored, again = (Noise(kind, (2, 3), seed=seed) for seed in (98, 99))
+    restored.load_state_dict(original.state_dict())
+    again.load_state_dict(restored.state_dict())  # resumed, saved at once and resumed again
+    for _ in range(10):
+        expected = original()
+        assert torch.equal(restored(), expected)
+        assert torch.equal(again(), expected)
+
+
+def test_noise_comes_from_its_seed_and_never_repeats_a_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Noise, "BLOCK_STEPS", 2)
+    noise, same, other = (Noise("normal", (2,), seed=seed) for seed in (1, 1, 2))
+    rows = [noise() for _ in range(4)]
+    assert all(torch.equal(row, same()) for row in rows)
+    assert not torch.equal(rows[0], other())
+    assert not torch.equal(rows[0], rows[2])
+
+
+def test_a_batch_larger_than_a_block_still_gets_its_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Noise, "BLOCK_NUMBERS", 10)
+    noise = Noise("uniform", (20, 3), seed=0)
+    assert noise().shape == (20, 3)
+    assert not torch.equal(noise(), noise())
+
+
+@pytest.mark.parametrize(
+    ("action_type", "sizes", "heads", "shape", "dtype"),
+    [
+        ("discrete", (3,), (3,), (), torch.int64),
+        ("multi_discrete", (2, 3), (2, 3), (2,), torch.int64),
+        ("multi_binary", (4,), (4,), (4,), torch.int64),
+        ("continuous", (1,), (2,), (1,), torch.float32),
+        ("multi_continuous", (3,), (3, 3), (3,), torch.float32),
+    ],
+)
+def test_each_action_space_gets_heads_and_actions_of_its_shape(
+    action_type: ActionType,
+    sizes: tuple[int, ...],
+    heads: tuple[int, ...],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> None:
+    family = make_family(spaces(action_type, sizes), "default")
+    assert family.head_dims == heads
+    policy = family([random(5, dim) for dim in heads])
+    action = policy.sample(Noise(family.noise_kind, (5, family.noise_dim), seed=0)())
+    assert action.shape == (5, *shape)
+    assert action.dtype == dtype
+    assert policy.log_prob(action).shape == policy.entropy().shape == (5,)
+    assert policy.mode().shape == action.shape
+    assert policy.mode().dtype == dtype
+
+
+def test_the_standard_deviation_is_clamped() -> None:
+    family = make_family(spaces("multi_continuous", (2,)), None)
+    policy = family([torch.zeros(1, 2), torch.tensor([[-100.0, 100.0]])])
+    assert isinstance(policy, Normal)
+    assert policy.log_std.tolist() == [[-5.0, 2.0]]
+
+
+def test_one_head_of_a_single_continuous_action_is_mean_then_log_std() -> None:
+    policy = make_family(spaces("continuous", (1,)), None)([torch.tensor([[0.5, -1.0]])])
+    assert isinstance(policy, Normal)
+    assert (policy.mean.tolist(), policy.log_std.tolist()) == ([[0.5]], [[-1.0]])
+
+
+def test_only_the_env_sees_actions_bounded() -> None:
+    u = torch.tensor([[-3.0, 0.5]])
+    bounded = spaces("multi_continuous", (2,))
+    assert make_family(bounded, "Normal").to_env(u).tolist() == [[-1.0, 0.5]]
+    torch.testing.assert_close(make_family(bounded, "NormalTanh").to_env(u), u.tanh())
+    unbounded = spaces("multi_continuous", (2,), bounded=False)
+    assert make_family(unbounded, "Normal").to_env(u).tolist() == u.tolist()
+
+
+@pytest.mark.parametrize("pdtype", [None, "default"])
+def test_default_picks_the_distribution_of_the_action_space(pdtype: str | None) -> None:
+    assert make_family(spaces("multi_binary", (2,)), pdtype) == Family(
+        "Bernoulli", spaces("multi_binary", (2,))
+    )
+
+
+@pytest.mark.parametrize(
+    ("action_type", "pdtype"),
+    [("discrete", "Normal"), ("multi_continuous", "Categorical"), ("continuous", "Beta")],
+)
+def test_a_wrong_pdtype_is_refused_with_key_finding_and_remedy(
+    action_type: ActionType, pdtype: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        make_family(spaces(action_type, (2,)), pdtype)
+    message = str(error.value)
+    assert "agent.algorithm.action_pdtype" in message
+    assert pdtype in message
+    assert action_type in message
+    assert "Use default or" in message
