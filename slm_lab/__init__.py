@@ -13,8 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slm_lab.agent.agent import Agent, make_agent
+    from slm_lab.agent.agent import Agent
     from slm_lab.agent.divergence import DivergenceError
+    from slm_lab.agent.make import make_agent
     from slm_lab.analysis.trial import TrialMetrics
     from slm_lab.env.error import EnvError
     from slm_lab.env.make import make_env
@@ -39,7 +40,7 @@ _HOME = {
     "TrialMetrics": "analysis.trial",
     "VectorEnv": "env.vector",
     "load_spec": "spec",
-    "make_agent": "agent.agent",
+    "make_agent": "agent.make",
     "make_env": "env",
     "run": "lab",
 }

@@ -92,10 +92,30 @@ class ReplayBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class PastBatch:
+    """Steps of past episodes with the discounted return that followed them."""
+
+    obs: torch.Tensor  # [N, *obs_shape]
+    action: torch.Tensor  # [N, ...]
+    return_: torch.Tensor  # [N]
+    weight: torch.Tensor  # [N]
+    index: torch.Tensor  # [N] int64
+
+
+@dataclass(frozen=True, slots=True)
+class ImitationBatch:
+    """A rollout, and past steps to imitate once there are enough of them."""
+
+    rollout: Rollout
+    past: PastBatch | None
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """What one learning call reports: named scalars, and how many gradient steps it took.
 
-    `td_error` [N] is there after learning from a replay, for its priorities.
+    `td_error` [N] is there after learning from a replay, for its priorities: how far each row was
+    from what was expected.
     """
 
     values: Mapping[str, float]

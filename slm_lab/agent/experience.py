@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.memory.replay import Replay
+from slm_lab.agent.memory.returns import ReturnReplay
 from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
 from slm_lab.agent.normalizer import ObsClip, ObsNormalizer, RewardTransform
-from slm_lab.types import Metrics, ReplayBatch, Rollout, Transition
+from slm_lab.types import ImitationBatch, Metrics, PastBatch, ReplayBatch, Rollout, Transition
 
-Batch = TypeVar("Batch", Rollout, ReplayBatch)
+Batch = TypeVar("Batch", Rollout, ReplayBatch, PastBatch)
 
 
 class Lens:
@@ -74,7 +75,7 @@ class Experience(Protocol):
     @property
     def ready(self) -> bool: ...
     def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None: ...
-    def batch(self, frame: int) -> Rollout | ReplayBatch: ...
+    def batch(self, frame: int) -> Rollout | ReplayBatch | ImitationBatch: ...
     def learned(self, metrics: Metrics) -> None: ...
 
 
@@ -156,3 +157,41 @@ class ReplayExperience:
     def learned(self, metrics: Metrics) -> None:
         if self._index is not None and metrics.td_error is not None:
             self._replay.update_priorities(self._index, metrics.td_error.cpu())
+
+
+class ImitationExperience:
+    """A rollout to learn from once, beside past episodes to imitate."""
+
+    def __init__(
+        self, present: OnPolicyExperience, past: ReturnReplay, lens: Lens, *, batches: int
+    ) -> None:
+        self._present = present
+        self._past = past
+        self._lens = lens
+        self._batches = batches
+        self._index: Tensor | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self._present.ready
+
+    def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
+        self._present.add(obs, action, transition)
+        reward = self._lens.reward(torch.from_numpy(transition.reward)).numpy()
+        self._past.add(obs, action, reward, transition.terminated | transition.truncated)
+
+    def batch(self, frame: int) -> ImitationBatch:
+        return ImitationBatch(self._present.batch(frame), self._past_batch(frame))
+
+    def learned(self, metrics: Metrics) -> None:
+        self._present.learned(metrics)
+        if self._index is not None and metrics.td_error is not None:
+            self._past.update_priorities(self._index, metrics.td_error.cpu())
+
+    def _past_batch(self, frame: int) -> PastBatch | None:
+        if self._past.size < self._past.batch_size:
+            self._index = None
+            return None
+        raw = self._past.sample(self._batches, frame)
+        self._index = raw.index
+        return self._lens.to_device(replace(raw, obs=self._lens.obs(raw.obs)))

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import torch
 from loguru import logger
 
-from slm_lab.agent.agent import Agent, make_agent
+from slm_lab.agent.agent import Agent
 from slm_lab.agent.divergence import DivergenceError
+from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.experiment.console import Progress, format_checkpoint, format_profile
@@ -32,6 +33,9 @@ CURVE_COLUMNS: dict[str, tuple[str, ...]] = {
     "Reinforce": ("entropy_coef", "entropy"),
     "ActorCritic": ("entropy_coef",),
     "PPO": ("clip_eps", "entropy"),
+    "Random": (),
+    "SIL": ("entropy_coef",),
+    "PPOSIL": ("clip_eps", "entropy"),
     "SARSA": ("explore_var",),
     "VanillaDQN": ("explore_var",),
     "DQNBase": ("explore_var",),

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.agent import Agent, make_agent
+from slm_lab.agent.agent import Agent
+from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.probe import register_probes
 from slm_lab.env.vector import VectorEnv
@@ -155,7 +156,7 @@ def value_of(make_rollout: Callable[..., Rollout]) -> Callable[..., list[float]]
         algorithm: Any = agent.algorithm
         none = [[0] * len(obs)]
         rollout = make_rollout([list(obs), list(obs)], none, none)
-        value, _ = algorithm._critic.values(algorithm.learner.state, rollout)
+        value, _ = algorithm.critic.values(algorithm.learner.state, rollout)
         values: list[float] = value[0].tolist()
         return values
 

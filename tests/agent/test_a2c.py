@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.a2c import ActorCritic, policy_gradient_loss, rollout_length
 from slm_lab.agent.algorithm.critic import Critic
+from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec, SpecError
 from slm_lab.types import Rollout, Spaces
 
@@ -180,7 +180,7 @@ def test_normalized_targets_leave_the_first_advantages_in_reward_units(
     make_spec: MakeSpec, three_steps: Rollout
 ) -> None:
     a2c = make_a2c(make_spec("ActorCritic", PLAIN | {"agent.algorithm.normalize_v_targets": True}))
-    assert isinstance(a2c._critic, Critic)
+    assert isinstance(a2c.critic, Critic)
     value_is_obs(a2c)
     advantage, target = a2c._advantages(three_steps)
     assert advantage.tolist() == pytest.approx([1.6875, 2.75, 3.0])

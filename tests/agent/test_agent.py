@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent import compiler
-from slm_lab.agent.agent import Agent, make_agent
+from slm_lab.agent.agent import Agent
 from slm_lab.agent.divergence import DivergenceError, check_finite
+from slm_lab.agent.make import make_agent
 from slm_lab.experiment.loop import Loop
 from slm_lab.spec import Spec, SpecError, spec_from_dict
 from slm_lab.types import ActionType, Spaces, Transition

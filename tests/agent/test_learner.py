@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent import compiler
-from slm_lab.agent.agent import make_agent
 from slm_lab.agent.learner import Learner, State, Trainable, descent, gradients
+from slm_lab.agent.make import make_agent
 from slm_lab.spec import MLPNetSpec, Spec
 from slm_lab.types import Rollout, Spaces
 

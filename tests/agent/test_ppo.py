@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.agent import Agent, make_agent
+from slm_lab.agent.agent import Agent
 from slm_lab.agent.algorithm.ppo import PPO, clipped_value_loss, ppo_policy_loss, symlog
 from slm_lab.agent.learner import State
+from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
 from slm_lab.types import Rollout, Spaces
 
@@ -294,8 +295,8 @@ def test_recomputing_advantages_evaluates_the_critic_before_each_epoch(
 ) -> None:
     for recompute, expected in ((False, 1), (True, 4)):
         _, ppo = make_ppo(make_spec("PPO", {"agent.algorithm.recompute_advantages": recompute}))
-        evaluate = Mock(wraps=ppo._critic.values)
-        monkeypatch.setattr(ppo._critic, "values", evaluate)
+        evaluate = Mock(wraps=ppo.critic.values)
+        monkeypatch.setattr(ppo.critic, "values", evaluate)
         ppo.update(short_rollout(make_rollout), frame=64)
         assert evaluate.call_count == expected
 
@@ -310,7 +311,7 @@ def test_popart_keeps_every_prediction_when_its_statistics_move(
     policy = ppo.act(torch.tensor([obs]).T, explore=False)
     before = value_of(agent, obs)
     for targets in ([100.0, 300.0], [-5.0], [0.0, 1e4, 2.0]):
-        ppo._critic.observe_targets(torch.tensor(targets))
+        ppo.critic.observe_targets(torch.tensor(targets))
         assert value_of(agent, obs) == pytest.approx(before, abs=2e-3)
     assert torch.equal(ppo.act(torch.tensor([obs]).T, explore=False), policy)
 
@@ -329,8 +330,8 @@ def test_an_update_lets_the_statistics_follow_its_targets(
 
 def test_popart_trains_its_head_on_standardized_targets(make_spec: MakeSpec) -> None:
     _, ppo = make_ppo(make_spec("PPO", {"agent.algorithm.normalize_v_targets": True}))
-    ppo._critic.observe_targets(torch.tensor([100.0, 300.0]))  # mean 200, std 100
-    (units,) = ppo._critic.to_head_units(torch.tensor([200.0, 300.0, 50.0]))
+    ppo.critic.observe_targets(torch.tensor([100.0, 300.0]))  # mean 200, std 100
+    (units,) = ppo.critic.to_head_units(torch.tensor([200.0, 300.0, 50.0]))
     assert units.tolist() == pytest.approx([0.0, 1.0, -1.5])
 
 

@@ -25,7 +25,7 @@ from slm_lab.spec import Problem, SpecError
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:
-    from slm_lab.spec import ActorCriticSpec, NetSpec
+    from slm_lab.spec import ActorCriticSpec, NetSpec, SILSpec
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class ActorCritic:
     """Owns nets, optimisers, schedules. One update = one gradient step on one rollout."""
 
     def __init__(
-        self, spec: ActorCriticSpec, actor: NetSpec, critic: NetSpec, setup: Setup
+        self, spec: ActorCriticSpec | SILSpec, actor: NetSpec, critic: NetSpec, setup: Setup
     ) -> None:
         if spec.normalize_advantages == "percentile":
             fix = "percentile is for PPO. Use standardize or none."
@@ -45,22 +45,22 @@ class ActorCritic:
         self._spec = spec
         self._family = make_family(setup.spaces, spec.action_pdtype)
         with initialising(setup.seeds.net):
-            self._nets = ActorCriticNets(self._family, actor, critic, setup.device)
-        self.modules = self._nets.modules
+            self.nets = ActorCriticNets(self._family, actor, critic, setup.device)
+        self.modules = self.nets.modules
         self._value_loss = make_loss(actor.loss_spec)
-        self._critic = Critic(self._nets, normalize=spec.normalize_v_targets)
-        state = self._nets.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
+        self.critic = Critic(self.nets, normalize=spec.normalize_v_targets)
+        state = self.nets.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
         # Extra steps move the critic alone (or a shared net), over the same state.
-        nets = self._nets.trainables
+        nets = self.nets.trainables
         self.learner = Learner(state, descent(nets, self.loss), compile=setup.compile)
         self._critic_learner = Learner(
             state, descent(nets[-1:], self.critic_loss), compile=setup.compile
         )
-        self._rates = LearningRates(self._nets.specs, rollout_length(spec) * setup.num_envs)
+        self._rates = LearningRates(self.nets.specs, rollout_length(spec) * setup.num_envs)
         self.act = PolicyActor(
             self._family,
-            self._nets.policy,
-            self._nets.policy_of_module,
+            self.nets.policy,
+            self.nets.policy_of_module,
             state,
             num_envs=setup.num_envs,
             seed=setup.seeds.act,
@@ -83,14 +83,14 @@ class ActorCritic:
         self._rates.advance()
         metrics = check_finite(self.learner.mean_metrics(), frame)
         values = dict(metrics) | {"entropy_coef": entropy_coef, "lr": lr}
-        steps = len(self._nets.trainables) + self._spec.critic_iter
+        steps = len(self.nets.trainables) + self._spec.critic_iter
         return Metrics(values, opt_steps=steps)
 
     def loss(
         self, state: State, obs: Tensor, action: Tensor, advantage: Tensor, target: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         spec = self._spec
-        policy, value = self._nets(state, obs, training=True)
+        policy, value = self.nets(state, obs, training=True)
         entropy = policy.entropy().mean()
         policy_loss = spec.policy_loss_coef * policy_gradient_loss(
             policy.log_prob(action), advantage
@@ -102,20 +102,20 @@ class ActorCritic:
     def critic_loss(
         self, state: State, obs: Tensor, target: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        value = self._nets(state, obs, training=True)[1]
+        value = self.nets(state, obs, training=True)[1]
         return self._spec.val_loss_coef * self._value_loss(value, target), {}
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "learner": self.learner.state_dict(),
-            "critic": self._critic.state_dict(),
+            "critic": self.critic.state_dict(),
             "act": self.act.state_dict(),
             "rates": self._rates.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
-        self._critic.load_state_dict(state["critic"])
+        self.critic.load_state_dict(state["critic"])
         self.act.load_state_dict(state["act"])
         self._rates.load_state_dict(state["rates"])
 
@@ -123,7 +123,7 @@ class ActorCritic:
     def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Flat [N] advantages, and value targets in the units of the value head."""
         spec = self._spec
-        value, next_value = self._critic.values(self.learner.state, rollout)
+        value, next_value = self.critic.values(self.learner.state, rollout)
         ends = rollout.terminated, rollout.truncated
         if spec.lam is not None:
             target = value + gae(rollout.reward, value, next_value, *ends, spec.gamma, spec.lam)
@@ -136,12 +136,12 @@ class ActorCritic:
         advantage = target - value
         if spec.normalize_advantages == "standardize":
             advantage = standardize(advantage)
-        self._critic.observe_targets(target)
-        (target,) = self._critic.to_head_units(target)
+        self.critic.observe_targets(target)
+        (target,) = self.critic.to_head_units(target)
         return advantage.flatten(), target.flatten()
 
 
-def rollout_length(spec: ActorCriticSpec) -> int:
+def rollout_length(spec: ActorCriticSpec | SILSpec) -> int:
     """Without lambda, n-step returns decide how long a rollout is."""
     if spec.lam is None and spec.num_step_returns is not None:
         return spec.num_step_returns

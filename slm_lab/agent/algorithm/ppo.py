@@ -26,7 +26,7 @@ from slm_lab.agent.seeds import initialising
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:
-    from slm_lab.spec import NetSpec, PPOSpec
+    from slm_lab.spec import NetSpec, PPOSILSpec, PPOSpec
 
 
 def ppo_policy_loss(
@@ -59,31 +59,36 @@ class PPO:
     """Owns nets, optimisers, schedules. One update = one rollout, several epochs of minibatches."""
 
     def __init__(
-        self, spec: PPOSpec, actor: NetSpec, critic: NetSpec, setup: Setup, minibatch_size: int
+        self,
+        spec: PPOSpec | PPOSILSpec,
+        actor: NetSpec,
+        critic: NetSpec,
+        setup: Setup,
+        minibatch_size: int,
     ) -> None:
         self._spec = spec
         self._minibatch_size = minibatch_size
         self._family = make_family(setup.spaces, spec.action_pdtype)
         with initialising(setup.seeds.net):
-            self._nets = ActorCriticNets(self._family, actor, critic, setup.device)
-        self.modules = self._nets.modules
+            self.nets = ActorCriticNets(self._family, actor, critic, setup.device)
+        self.modules = self.nets.modules
         self._value_loss = make_loss(actor.loss_spec)
-        self._critic = Critic(self._nets, normalize=spec.normalize_v_targets)
-        state = self._nets.initial_state() | {
+        self.critic = Critic(self.nets, normalize=spec.normalize_v_targets)
+        state = self.nets.initial_state() | {
             "clip_eps": torch.zeros((), device=setup.device),
             "entropy_coef": torch.zeros((), device=setup.device),
             "advantage_range": torch.zeros(
                 2, device=setup.device
             ),  # running 5th and 95th percentile
         }
-        self._descent = descent(self._nets.trainables, self.loss)
+        self._descent = descent(self.nets.trainables, self.loss)
         self.learner = Learner(state, self._step, compile=setup.compile)
-        self._rates = LearningRates(self._nets.specs, spec.time_horizon * setup.num_envs)
+        self._rates = LearningRates(self.nets.specs, spec.time_horizon * setup.num_envs)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
         self.act = PolicyActor(
             self._family,
-            self._nets.policy,
-            self._nets.policy_of_module,
+            self.nets.policy,
+            self.nets.policy_of_module,
             state,
             num_envs=setup.num_envs,
             seed=setup.seeds.act,
@@ -121,7 +126,7 @@ class PPO:
             "entropy_coef": entropy_coef,
             "lr": lr,
         }
-        return Metrics(values, opt_steps=steps * len(self._nets.trainables))
+        return Metrics(values, opt_steps=steps * len(self.nets.trainables))
 
     def loss(
         self,
@@ -135,7 +140,7 @@ class PPO:
         index: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Policy, value and entropy terms on the rows that `index` selects."""
-        policy, value = self._nets(state, obs[index], training=True)
+        policy, value = self.nets(state, obs[index], training=True)
         entropy = policy.entropy().mean()
         policy_loss, metrics = ppo_policy_loss(
             policy.log_prob(action[index]),
@@ -156,7 +161,7 @@ class PPO:
     def state_dict(self) -> dict[str, Any]:
         return {
             "learner": self.learner.state_dict(),
-            "critic": self._critic.state_dict(),
+            "critic": self.critic.state_dict(),
             "act": self.act.state_dict(),
             "rates": self._rates.state_dict(),
             "generator": self._generator.get_state(),
@@ -164,7 +169,7 @@ class PPO:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
-        self._critic.load_state_dict(state["critic"])
+        self.critic.load_state_dict(state["critic"])
         self.act.load_state_dict(state["act"])
         self._rates.load_state_dict(state["rates"])
         self._generator.set_state(state["generator"])
@@ -174,11 +179,11 @@ class PPO:
         """The rollout as flat rows [N]: obs, action, old log-prob, advantage, target, old value."""
         obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
         # The policy has not moved since it acted: its log-probs can be computed all at once.
-        log_prob = self._nets.policy(self.learner.state, obs).log_prob(action)
+        log_prob = self.nets.policy(self.learner.state, obs).log_prob(action)
         return obs, action, log_prob, *self._advantages(rollout)
 
     def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
-        value, next_value = self._critic.values(self.learner.state, rollout)
+        value, next_value = self.critic.values(self.learner.state, rollout)
         advantage = gae(
             rollout.reward,
             value,
@@ -189,8 +194,8 @@ class PPO:
             self._spec.lam,
         )
         target = advantage + value
-        self._critic.observe_targets(target)
-        target, value = self._critic.to_head_units(target, value)
+        self.critic.observe_targets(target)
+        target, value = self.critic.to_head_units(target, value)
         return advantage.flatten(), target.flatten(), value.flatten()
 
     def _step(self, state: State, *rows: Tensor) -> tuple[State, dict[str, Tensor]]:

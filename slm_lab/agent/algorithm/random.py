@@ -1,0 +1,43 @@
+"""Uniform actions: the baseline that every score is measured against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slm_lab.agent.algorithm.setup import Setup
+from slm_lab.agent.learner import Learner
+from slm_lab.types import Metrics, Rollout
+
+
+class Random:
+    """Owns nothing but a stream of random numbers; an update only counts."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._spaces = setup.spaces
+        self._generator = torch.Generator().manual_seed(setup.seeds.act)
+        self.modules: dict[str, nn.Module] = {}
+        self.learner = Learner({}, lambda state, *batch: ({}, {}), compile=False)
+
+    def act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
+        count, sizes = obs.shape[0], self._spaces.action_sizes
+        if self._spaces.is_continuous:
+            return torch.rand(count, sizes[0], generator=self._generator) * 2 - 1
+        if self._spaces.action_type == "multi_binary":
+            return torch.randint(2, (count, sizes[0]), generator=self._generator)
+        draws = [torch.randint(n, (count,), generator=self._generator) for n in sizes]
+        return draws[0] if self._spaces.action_type == "discrete" else torch.stack(draws, -1)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action
+
+    def update(self, rollout: Rollout, frame: int) -> Metrics:
+        return Metrics({}, opt_steps=1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._generator.set_state(state["generator"])

@@ -1,0 +1,111 @@
+"""Self-imitation learning (Oh et al. 2018) beside A2C or PPO.
+
+After each update of the base algorithm, past steps whose return exceeded what the critic expects
+are imitated: a plain policy-gradient step, without PPO's ratio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from slm_lab.agent.algorithm.a2c import ActorCritic
+from slm_lab.agent.algorithm.ppo import PPO
+from slm_lab.agent.divergence import check_finite
+from slm_lab.agent.learner import Learner, State, descent
+from slm_lab.types import ImitationBatch, Metrics, PastBatch
+
+if TYPE_CHECKING:
+    from slm_lab.spec import PPOSILSpec, SILSpec
+
+
+def sil_losses(
+    log_prob: Tensor, value: Tensor, return_: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(policy loss, value loss, (R - V)+), eq. 2 and 3. Inputs are [N].
+
+    Steps that went no better than expected have no advantage and teach nothing.
+    """
+    advantage = (return_ - value).clamp_min(0)
+    policy_loss = -(weight * log_prob * advantage.detach()).mean()
+    value_loss = 0.5 * (weight * advantage.square()).mean()
+    return policy_loss, value_loss, advantage.detach()
+
+
+class SelfImitation:
+    """A base algorithm, and a second learner over the base's own state."""
+
+    def __init__(
+        self, spec: SILSpec | PPOSILSpec, base: ActorCritic | PPO, *, batch_size: int, compile: bool
+    ) -> None:
+        self._spec = spec
+        self._base = base
+        self._batch_size = batch_size
+        # The same tensors under the same names, and one more for the advantages of a batch.
+        device = base.learner.state["net"].device
+        state = base.learner.state | {"advantage": torch.zeros(batch_size, device=device)}
+        descend = descent(base.nets.trainables, self.loss)
+
+        def update(state: State, *rows: Tensor) -> tuple[State, dict[str, Tensor]]:
+            changes, metrics = descend(state, *rows)
+            return changes | {"advantage": metrics.pop("rows")}, metrics
+
+        self._imitation = Learner(state, update, compile=compile)
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        return self._base.modules
+
+    @property
+    def learner(self) -> Learner:
+        return self._base.learner
+
+    @property
+    def act(self) -> Callable[..., Tensor]:
+        return self._base.act
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return self._base.to_env(action)
+
+    def update(self, batch: ImitationBatch, frame: int) -> Metrics:
+        metrics = self._base.update(batch.rollout, frame)
+        if batch.past is None:
+            return metrics
+        advantage = self._imitate(batch.past)
+        sil = {f"sil_{k}": v for k, v in self._imitation.mean_metrics().items()}
+        steps = self._spec.training_iter * self._spec.training_batch_iter
+        return Metrics(
+            {**metrics.values, **check_finite(sil, frame)},
+            opt_steps=metrics.opt_steps + steps,
+            td_error=advantage,
+        )
+
+    def loss(
+        self, state: State, obs: Tensor, action: Tensor, return_: Tensor, weight: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        policy, value = self._base.nets(state, obs, training=True)
+        policy_loss, value_loss, advantage = sil_losses(
+            policy.log_prob(action), value, return_, weight
+        )
+        loss = self._spec.sil_policy_loss_coef * policy_loss
+        loss = loss + self._spec.sil_val_loss_coef * value_loss
+        return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "rows": advantage}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._base.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._base.load_state_dict(state)
+
+    def _imitate(self, past: PastBatch) -> Tensor:
+        (return_,) = self._base.critic.to_head_units(past.return_)
+        advantages = []
+        columns = (past.obs, past.action, return_, past.weight)
+        for rows in zip(*(torch.split(x, self._batch_size) for x in columns), strict=True):
+            for _ in range(self._spec.training_batch_iter):
+                self._imitation.step(*rows)
+            advantages.append(self._imitation.state["advantage"].clone())
+        return torch.cat(advantages)

@@ -1,0 +1,262 @@
+"""Spec -> agent: which algorithm, which memory, how fast they alternate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from loguru import logger
+
+from slm_lab.agent.agent import Agent, Algorithm
+from slm_lab.agent.algorithm.a2c import ActorCritic, rollout_length
+from slm_lab.agent.algorithm.dqn import DQN
+from slm_lab.agent.algorithm.ppo import PPO
+from slm_lab.agent.algorithm.random import Random
+from slm_lab.agent.algorithm.reinforce import Reinforce
+from slm_lab.agent.algorithm.sac import SoftActorCritic
+from slm_lab.agent.algorithm.sarsa import SARSA
+from slm_lab.agent.algorithm.setup import Setup
+from slm_lab.agent.algorithm.sil import SelfImitation
+from slm_lab.agent.compiler import is_worth_compiling
+from slm_lab.agent.device import resolve_device
+from slm_lab.agent.experience import (
+    Experience,
+    ImitationExperience,
+    Lens,
+    OnPolicyExperience,
+    ReplayExperience,
+)
+from slm_lab.agent.memory.budget import check_fits, replay_bytes
+from slm_lab.agent.memory.replay import Replay
+from slm_lab.agent.memory.returns import ReturnReplay
+from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
+from slm_lab.agent.memory.sampler import PrioritizedSampler, Sampler, UniformSampler
+from slm_lab.agent.normalizer import make_obs_transform, make_reward_transform
+from slm_lab.agent.seeds import AgentSeeds
+from slm_lab.spec import (
+    ActorCriticSpec,
+    CrossQSpec,
+    DQNSpec,
+    PPOSILSpec,
+    PPOSpec,
+    PrioritizedReplaySpec,
+    Problem,
+    RandomSpec,
+    ReinforceSpec,
+    ReplaySpec,
+    SARSASpec,
+    SILSpec,
+    SoftActorCriticSpec,
+    Spec,
+    SpecError,
+    ppo_minibatch_size,
+    training_start_step,
+)
+from slm_lab.types import Spaces
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """How an algorithm alternates between acting and learning."""
+
+    frames: int  # between updates; counts episodes instead with whole_episodes
+    gradient_steps: int  # per update
+    whole_episodes: bool = False
+
+
+def make_agent(spec: Spec, spaces: Spaces, *, seed: int, device_index: int = 0) -> Agent:
+    """The agent a spec describes, for an env with these spaces. All its draws come from `seed`."""
+    _check_action_space(spec, spaces)
+    pace = _pace(spec)
+    # Whole episodes vary in length, and a compiled step has one shape. Per call, compiling saves
+    # a learning step about a millisecond and an act about 35 microseconds, for small nets.
+    steps = spec.env.max_frame / pace.frames * pace.gradient_steps
+    compile = not pace.whole_episodes and is_worth_compiling(
+        spec.meta.compile, seconds_saved=1e-3 * steps, seconds_spent=15
+    )
+    acts = spec.env.max_frame / spec.env.num_envs
+    setup = Setup(
+        spaces=spaces,
+        num_envs=spec.env.num_envs,
+        seeds=AgentSeeds.spawn(seed),
+        device=resolve_device(spec.agent.net.gpu, device_index),
+        compile=compile,
+        compile_act=compile
+        and is_worth_compiling(spec.meta.compile, seconds_saved=35e-6 * acts, seconds_spent=1.5),
+    )
+    lens = Lens(
+        make_obs_transform(spec.env, spaces.obs_shape),
+        make_reward_transform(
+            spec.env,
+            getattr(spec.agent.algorithm, "gamma", 0.99),
+            lanes=1 if pace.whole_episodes else spec.env.num_envs,
+        ),
+        setup.device,
+    )
+    algorithm = _make_algorithm(spec, setup)
+    return Agent(algorithm, _make_experience(spec, setup, lens, pace), lens, spaces)
+
+
+def _make_algorithm(spec: Spec, setup: Setup) -> Algorithm:
+    algorithm, net, batch_size = spec.agent.algorithm, spec.agent.net, 0
+    critic_net = spec.agent.critic_net or net
+    if not isinstance(algorithm, RandomSpec):
+        batch_size = spec.agent.memory.batch_size
+    match algorithm:
+        case RandomSpec():
+            return Random(setup)
+        case SARSASpec():
+            return SARSA(algorithm, net, setup)
+        case DQNSpec():
+            return DQN(algorithm, net, setup, batch_size=batch_size)
+        case ReinforceSpec():
+            return Reinforce(algorithm, net, setup)
+        case ActorCriticSpec():
+            return ActorCritic(algorithm, net, critic_net, setup)
+        case PPOSpec():
+            return PPO(algorithm, net, critic_net, setup, ppo_minibatch_size(spec))
+        case SILSpec():
+            a2c = ActorCritic(algorithm, net, critic_net, setup)
+            return SelfImitation(algorithm, a2c, batch_size=batch_size, compile=setup.compile)
+        case PPOSILSpec():
+            ppo = PPO(algorithm, net, critic_net, setup, ppo_minibatch_size(spec))
+            return SelfImitation(algorithm, ppo, batch_size=batch_size, compile=setup.compile)
+        case SoftActorCriticSpec() | CrossQSpec():
+            return SoftActorCritic(algorithm, net, critic_net, setup, batch_size=batch_size)
+
+
+def _pace(spec: Spec) -> _Pace:
+    whole_episodes = spec.agent.memory.name in ("OnPolicyReplay", "OnPolicyCrossEntropy")
+    num_envs = spec.env.num_envs
+    match algorithm := spec.agent.algorithm:
+        case RandomSpec():
+            return _Pace(num_envs, 0)
+        case PPOSpec() | PPOSILSpec():
+            rows = algorithm.time_horizon * num_envs
+            steps = algorithm.training_epoch * rows // ppo_minibatch_size(spec)
+            return _Pace(rows, steps)
+        case ActorCriticSpec() | SILSpec() if not whole_episodes:
+            return _Pace(rollout_length(algorithm) * num_envs, 1)
+        case ActorCriticSpec() | SILSpec() | ReinforceSpec() | SARSASpec():
+            frames = algorithm.training_frequency * (1 if whole_episodes else num_envs)
+            return _Pace(frames, 1, whole_episodes)
+        case DQNSpec():
+            steps = algorithm.training_iter * algorithm.training_batch_iter
+            return _Pace(max(algorithm.training_frequency, num_envs), steps)
+        case SoftActorCriticSpec() | CrossQSpec():
+            steps = algorithm.training_iter or num_envs
+            return _Pace(max(algorithm.training_frequency, num_envs), steps)
+
+
+def _make_experience(spec: Spec, setup: Setup, lens: Lens, pace: _Pace) -> Experience:
+    algorithm = spec.agent.algorithm
+    if isinstance(algorithm, DQNSpec | SoftActorCriticSpec | CrossQSpec):
+        return ReplayExperience(
+            _make_replay(spec, algorithm, setup),
+            lens,
+            start=training_start_step(spec),
+            every=algorithm.training_frequency,
+            batches=algorithm.training_iter or setup.num_envs,
+        )
+    present = OnPolicyExperience(_make_on_policy_memory(spec, setup, pace), lens)
+    if isinstance(algorithm, SILSpec | PPOSILSpec):
+        past = _make_return_replay(spec, algorithm, setup)
+        return ImitationExperience(present, past, lens, batches=algorithm.training_iter)
+    return present
+
+
+def _make_on_policy_memory(spec: Spec, setup: Setup, pace: _Pace) -> RolloutMemory | EpisodeMemory:
+    spaces, num_envs = setup.spaces, setup.num_envs
+    if pace.whole_episodes:
+        keep_above = getattr(spec.agent.memory, "cross_entropy", 1.0)
+        return EpisodeMemory(pace.frames, num_envs, spaces.obs_dtype, keep_above)
+    shapes = spaces.obs_shape, spaces.obs_dtype, *_action_layout(spaces)
+    return RolloutMemory(pace.frames // num_envs, num_envs, *shapes)
+
+
+def _make_return_replay(spec: Spec, algorithm: SILSpec | PPOSILSpec, setup: Setup) -> ReturnReplay:
+    memory, spaces = spec.agent.memory, setup.spaces
+    assert not isinstance(memory, ReplaySpec | PrioritizedReplaySpec)
+    capacity = min(memory.max_size, spec.env.max_frame)
+    is_prioritized = memory.sil_replay_name == "PrioritizedReplay"
+    return ReturnReplay(
+        capacity,
+        setup.num_envs,
+        spaces.obs_shape,
+        spaces.obs_dtype,
+        *_action_layout(spaces),
+        _make_sampler(
+            spec, capacity, setup, (memory.alpha, memory.epsilon, 0.4) if is_prioritized else None
+        ),
+        batch_size=memory.batch_size,
+        gamma=algorithm.gamma,
+    )
+
+
+def _make_replay(
+    spec: Spec, algorithm: DQNSpec | SoftActorCriticSpec | CrossQSpec, setup: Setup
+) -> Replay:
+    memory, spaces = spec.agent.memory, setup.spaces
+    assert isinstance(memory, ReplaySpec | PrioritizedReplaySpec)
+    capacity = min(memory.max_size, spec.env.max_frame + setup.num_envs)
+    action_shape, action_dtype = _action_layout(spaces)
+    size = replay_bytes(capacity, spaces.obs_shape, spaces.obs_dtype, action_shape)
+    logger.info(f"replay of {capacity:,} transitions takes {size / 1e6:,.0f} MB")
+    check_fits(size)
+    priorities = None
+    if isinstance(memory, PrioritizedReplaySpec):
+        priorities = (memory.alpha, memory.epsilon, memory.beta)
+    return Replay(
+        capacity,
+        setup.num_envs,
+        spaces.obs_shape,
+        spaces.obs_dtype,
+        action_shape,
+        action_dtype,
+        _make_sampler(spec, capacity, setup, priorities),
+        batch_size=memory.batch_size,
+        gamma=algorithm.gamma,
+        n_step=algorithm.n_step,
+        use_cer=memory.use_cer,
+    )
+
+
+def _make_sampler(
+    spec: Spec, capacity: int, setup: Setup, priorities: tuple[float, float, float] | None
+) -> Sampler:
+    """Uniform, or prioritised with (alpha, epsilon, beta)."""
+    if priorities is None:
+        return UniformSampler(setup.seeds.memory)
+    alpha, epsilon, beta = priorities
+    return PrioritizedSampler(
+        capacity,
+        alpha=alpha,
+        epsilon=epsilon,
+        beta=beta,
+        anneal_frames=spec.env.max_frame,
+        seed=setup.seeds.memory,
+    )
+
+
+def _action_layout(spaces: Spaces) -> tuple[tuple[int, ...], torch.dtype]:
+    """Shape and dtype of one stored action."""
+    match spaces.action_type:
+        case "discrete":
+            return (), torch.int64
+        case "multi_discrete":
+            return (len(spaces.action_sizes),), torch.int64
+    return (math.prod(spaces.action_sizes),), torch.float32
+
+
+def _check_action_space(spec: Spec, spaces: Spaces) -> None:
+    algorithm = spec.agent.algorithm
+    if isinstance(algorithm, DQNSpec | SARSASpec) and spaces.action_type != "discrete":
+        fix = f"{algorithm.name} needs discrete actions; {spec.env.name} has {spaces.action_type}"
+    elif isinstance(algorithm, SoftActorCriticSpec | CrossQSpec) and (
+        spaces.action_type in ("multi_discrete", "multi_binary")
+    ):
+        fix = f"{algorithm.name} takes discrete or continuous actions, not {spaces.action_type}"
+    else:
+        return
+    raise SpecError([Problem("agent.algorithm.name", f"{fix}. Use PPO.")], spec.name)

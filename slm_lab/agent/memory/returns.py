@@ -1,0 +1,80 @@
+"""A replay of past steps with the discounted return that followed each, for self-imitation."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slm_lab.agent.memory.sampler import Sampler
+from slm_lab.types import PastBatch
+
+
+class ReturnReplay:
+    """(s, a, R) of finished episodes in a ring. R is the real return of the episode it came from.
+
+    A truncated episode counts the rewards it had: a lower bound, which self-imitation can only
+    underuse.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        obs_shape: tuple[int, ...],
+        obs_dtype: str,
+        action_shape: tuple[int, ...],
+        action_dtype: torch.dtype,
+        sampler: Sampler,
+        *,
+        batch_size: int,
+        gamma: float,
+    ) -> None:
+        self.batch_size = batch_size
+        self._capacity = capacity
+        self._gamma = gamma
+        self._sampler = sampler
+        self._obs = torch.zeros((capacity, *obs_shape), dtype=getattr(torch, obs_dtype))
+        self._action = torch.zeros((capacity, *action_shape), dtype=action_dtype)
+        self._return = torch.zeros(capacity)
+        self._running: list[list[tuple[np.ndarray, np.ndarray, float]]]
+        self._running = [[] for _ in range(num_envs)]
+        self._write = 0
+        self.size = 0
+
+    def add(
+        self, obs: np.ndarray, action: np.ndarray, reward: np.ndarray, ended: np.ndarray
+    ) -> None:
+        """One step of every env; `reward` as it is learned from."""
+        for env, steps in enumerate(self._running):
+            steps.append((obs[env].copy(), action[env].copy(), float(reward[env])))
+            if ended[env]:
+                self._store(steps)
+                self._running[env] = []
+
+    def sample(self, batches: int, frame: int) -> PastBatch:
+        index = self._sampler.draw(self.size, batches, self.batch_size)
+        return PastBatch(
+            obs=self._obs[index],
+            action=self._action[index],
+            return_=self._return[index],
+            weight=self._sampler.weight(index, self.size, batches, frame),
+            index=index,
+        )
+
+    def update_priorities(self, index: Tensor, advantage: Tensor) -> None:
+        self._sampler.update(index, advantage)
+
+    def _store(self, steps: list[tuple[np.ndarray, np.ndarray, float]]) -> None:
+        steps = steps[-self._capacity :]
+        rows = (self._write + np.arange(len(steps))) % self._capacity
+        return_, returns = 0.0, []
+        for _, _, reward in reversed(steps):
+            return_ = reward + self._gamma * return_
+            returns.append(return_)
+        self._obs[rows] = torch.from_numpy(np.stack([obs for obs, _, _ in steps]))
+        self._action[rows] = torch.from_numpy(np.stack([action for _, action, _ in steps]))
+        self._return[rows] = torch.tensor(returns[::-1])
+        self._sampler.added(rows)
+        self._write = int((self._write + len(steps)) % self._capacity)
+        self.size = min(self.size + len(steps), self._capacity)
