@@ -7,11 +7,11 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 PEERS := .venv-peers
 
-.PHONY: help demo test check format bench-ppo clean
+.PHONY: help demo test check format bench-ppo bench-off-policy clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## set up, then train PPO on CartPole and show its score and curve
 	$(BIN)/slm-lab run
@@ -30,7 +30,10 @@ format: $(VENV)/.installed-dev ## rewrite the files as `make check` wants them
 	$(BIN)/ruff check --fix .
 
 bench-ppo: $(VENV)/.installed $(PEERS)/.installed ## PPO CartPole: our frames per second beside SB3 and SBX
-	$(BIN)/python benchmarks/ppo_cartpole_vs_sb3.py --peer-python $(PEERS)/bin/python
+	$(BIN)/python benchmarks/side_by_side.py ppo_cartpole --peer-python $(PEERS)/bin/python
+
+bench-off-policy: $(VENV)/.installed $(PEERS)/.installed ## DQN, SAC and CrossQ: the same comparison
+	$(BIN)/python benchmarks/side_by_side.py dqn_cartpole sac_pendulum crossq_pendulum --peer-python $(PEERS)/bin/python
 
 clean: ## remove environments and caches; results in data/ stay
 	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
-"""One PPO CartPole run by Stable-Baselines3 or SBX, in an environment that holds them.
+"""One run by Stable-Baselines3 or SBX, in an environment that holds them.
 
-Called by ppo_cartpole_vs_sb3.py: `python contestant_peers.py sb3 '<settings as JSON>' SEED`. Prints
-one line of JSON. Only `learn` is timed, so imports and env construction are free of charge.
+Called by side_by_side.py: `python contestant_peers.py sb3 '<settings as JSON>' SEED`. Prints one
+line of JSON. Only `learn` is timed, so imports and env construction are free of charge.
 """
 
 import importlib.metadata
@@ -14,27 +14,32 @@ import torch
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv
 
-PACKAGES = {"sb3": ("stable-baselines3", "torch"), "sbx": ("sbx-rl", "jax")}
+PACKAGES = {"sb3": ("stable-baselines3", "sb3-contrib", "torch"), "sbx": ("sbx-rl", "jax")}
+CURVE_POINTS = 200
 
 
 def main() -> None:
     library, settings, seed = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
-    env = make_vec_env("CartPole-v1", settings["num_envs"], seed=seed, vec_env_cls=DummyVecEnv)
-    model = make_ppo(library, env, settings, seed)
+    env = make_vec_env(settings["env"], settings["num_envs"], seed=seed, vec_env_cls=DummyVecEnv)
+    make = make_ppo if settings["algorithm"] == "PPO" else make_off_policy
+    model = make(library, env, settings, seed)
 
-    # A sample after every rollout and its updates. Wrapping `train` costs nothing per env step,
-    # where an SB3 callback would be called.
+    # Samples after updates, now and then. Wrapping `train` costs nothing per env step, where an
+    # SB3 callback would be called.
     curve: list[tuple[int, float]] = []
     train = model.train
+    spacing = settings["frames"] / CURVE_POINTS
 
-    def timed_train() -> None:
-        train()
-        curve.append((model.num_timesteps, time.perf_counter() - start))
+    def timed_train(*args: Any, **kwargs: Any) -> None:
+        train(*args, **kwargs)
+        if not curve or model.num_timesteps - curve[-1][0] >= spacing:
+            curve.append((model.num_timesteps, time.perf_counter() - start))
 
     model.train = timed_train
     start = time.perf_counter()
     model.learn(settings["frames"])
+    curve.append((model.num_timesteps, time.perf_counter() - start))
     episodes = model.ep_info_buffer  # the last 100
     result = {
         "curve": curve,
@@ -70,6 +75,41 @@ def make_ppo(library: str, env: DummyVecEnv, settings: dict[str, Any], seed: int
         seed=seed,
         device="cpu",
         verbose=0,
+    )
+
+
+def make_off_policy(library: str, env: DummyVecEnv, settings: dict[str, Any], seed: int) -> Any:
+    """Updates of `gradient_steps` minibatches after every vector step."""
+    name = {"SoftActorCritic": "SAC", "DQN": "DQN", "CrossQ": "CrossQ"}[settings["algorithm"]]
+    if library == "sbx":
+        import sbx as home
+    elif name == "CrossQ":
+        import sb3_contrib as home
+    else:
+        import stable_baselines3 as home
+    hidden = settings["hidden"]
+    options: dict[str, Any] = {}
+    if name == "DQN":
+        options |= {"policy_kwargs": {"net_arch": hidden}, "exploration_final_eps": 0.03}
+        options |= {"tau": 0.01, "target_update_interval": 1}
+    else:
+        options["policy_kwargs"] = {"net_arch": {"pi": hidden, "qf": hidden}}
+    if name == "CrossQ":
+        options["policy_delay"] = settings["policy_delay"]
+    return getattr(home, name)(
+        "MlpPolicy",
+        env,
+        learning_rate=settings["lr"],
+        buffer_size=settings["buffer_size"],
+        learning_starts=settings["learning_starts"],
+        batch_size=settings["batch_size"],
+        gamma=settings["gamma"],
+        train_freq=1,
+        gradient_steps=settings["gradient_steps"],
+        seed=seed,
+        device="cpu",
+        verbose=0,
+        **options,
     )
 
 

@@ -1,6 +1,6 @@
-"""One PPO CartPole run by slm_lab, as a user would start it from Python.
+"""One run by slm_lab, as a user would start it from Python.
 
-Called by ppo_cartpole_vs_sb3.py: `python contestant_slm_lab.py SPEC_FILE SPEC_NAME FRAMES SEED`.
+Called by side_by_side.py: `python contestant_slm_lab.py SPEC_FILE SPEC_NAME FRAMES SEED`.
 Prints one line of JSON. Times come from the session's own CSV, so they hold the whole training
 loop, compilation included, but neither imports nor the plots drawn at the end.
 """

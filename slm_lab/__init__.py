@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slm_lab.env.make import make_env
     from slm_lab.env.vector import VectorEnv
     from slm_lab.experiment.options import RunOptions
-    from slm_lab.lab import SessionsFailed, run
+    from slm_lab.lab import RunStopped, SessionsFailed, run
     from slm_lab.spec import Spec, SpecError, SpecWarning, load_spec
     from slm_lab.types import Metrics, Spaces, Transition
 
@@ -31,6 +31,7 @@ _HOME = {
     "EnvError": "env.error",
     "Metrics": "types",
     "RunOptions": "experiment.options",
+    "RunStopped": "lab",
     "SessionsFailed": "lab",
     "Spaces": "types",
     "Spec": "spec",
@@ -51,6 +52,7 @@ __all__ = [
     "EnvError",
     "Metrics",
     "RunOptions",
+    "RunStopped",
     "SessionsFailed",
     "Spaces",
     "Spec",

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "slm_lab"
 
 # From top to bottom. Rooms on one line do not see each other. `slm_lab` is the public surface,
 # `lab` is lab.py, where training and analysis meet,
-# `agent` is agent.py with the normalizers it owns, and the other files directly in agent/ are tools
+# `agent` is agent.py with what it is made of, and the other files directly in agent/ are tools
 # the algorithms share.
 LINES = [
     {"slm_lab"},
@@ -32,7 +32,7 @@ def room_of(module: str) -> str:
     match module.split(".")[1:]:
         case []:
             return "slm_lab"
-        case ["agent"] | ["agent", "agent" | "normalizer", *_]:
+        case ["agent"] | ["agent", "agent" | "experience" | "make" | "normalizer", *_]:
             return "agent"
         case ["agent", ("algorithm" | "net" | "memory") as room, *_]:
             return f"agent.{room}"

@@ -144,14 +144,9 @@ class ReplayExperience:
 
     def batch(self, frame: int) -> ReplayBatch:
         self._is_due = False
-        raw = self._replay.sample(self._batches, frame)
+        raw = self._replay.sample(self._batches, frame, self._lens.reward)
         self._index = raw.index
-        seen = replace(
-            raw,
-            obs=self._lens.obs(raw.obs),
-            next_obs=self._lens.obs(raw.next_obs),
-            reward=self._lens.reward(raw.reward),
-        )
+        seen = replace(raw, obs=self._lens.obs(raw.obs), next_obs=self._lens.obs(raw.next_obs))
         return self._lens.to_device(seen)
 
     def learned(self, metrics: Metrics) -> None:

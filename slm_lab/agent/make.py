@@ -191,6 +191,7 @@ def _make_return_replay(spec: Spec, algorithm: SILSpec | PPOSILSpec, setup: Setu
         ),
         batch_size=memory.batch_size,
         gamma=algorithm.gamma,
+        use_cer=memory.use_cer,
     )
 
 
@@ -199,9 +200,12 @@ def _make_replay(
 ) -> Replay:
     memory, spaces = spec.agent.memory, setup.spaces
     assert isinstance(memory, ReplaySpec | PrioritizedReplaySpec)
+    if memory.max_size < setup.num_envs:
+        fix = f"found {memory.max_size}; expected at least env.num_envs = {setup.num_envs}"
+        raise SpecError([Problem("agent.memory.max_size", fix)], spec.name)
     capacity = min(memory.max_size, spec.env.max_frame + setup.num_envs)
     action_shape, action_dtype = _action_layout(spaces)
-    size = replay_bytes(capacity, spaces.obs_shape, spaces.obs_dtype, action_shape)
+    size = replay_bytes(capacity, spaces.obs_shape, spaces.obs_dtype, action_shape, action_dtype)
     logger.info(f"replay of {capacity:,} transitions takes {size / 1e6:,.0f} MB")
     check_fits(size)
     priorities = None

@@ -234,15 +234,39 @@ def trial_metrics(sessions: Sequence[SessionMetrics]) -> TrialStatistics:
 # The zero of strength
 
 
-def random_baseline(env_name: str) -> float | None:
-    """Mean return of a uniformly random policy in the env, or None where nobody measured it."""
-    entry = _random_baselines().get(env_name)
-    return None if entry is None else entry["mean"]
+def random_baseline(env_name: str, measured: Path | None = None) -> float | None:
+    """Mean return of a uniformly random policy in the env, or None where nobody measured it.
+
+    `measured` is a file of baselines measured on this machine (`slm-lab env baseline`); where it
+    has the env, it counts before the table that ships with the package.
+    """
+    for table in (_read_baselines(measured) if measured else {}, _shipped_baselines()):
+        if entry := table.get(env_name):
+            return entry["mean"]
+    return None
+
+
+def save_random_baseline(path: Path, env_name: str, mean: float, std: float) -> None:
+    """Add an env to a file of measured baselines."""
+    table = {**_read_baselines(path), env_name: {"mean": mean, "std": std}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".tmp")
+    beside.write_text(json.dumps(table, indent=2, sort_keys=True) + "\n")
+    beside.replace(path)
+
+
+Baselines = dict[str, dict[str, float] | None]
 
 
 @cache
-def _random_baselines() -> dict[str, dict[str, float] | None]:
-    baselines: dict[str, dict[str, float] | None] = json.loads(_BASELINE_PATH.read_text())
+def _shipped_baselines() -> Baselines:
+    return _read_baselines(_BASELINE_PATH)
+
+
+def _read_baselines(path: Path) -> Baselines:
+    if not path.exists():
+        return {}
+    baselines: Baselines = json.loads(path.read_text())
     return baselines
 
 

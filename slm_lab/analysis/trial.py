@@ -118,7 +118,7 @@ def analyze_trial(
     Reads only files, so it serves a run that just ended as well as one from long ago. A search of
     many trials may do without the interactive graphs: `html` costs over 4 MB each.
     """
-    random_mean = _random_mean(paths.trial_spec_path(trial))
+    random_mean = _random_mean(paths.trial_spec_path(trial), measured_baselines(paths.predir))
     sessions = [_read(paths, trial, session, random_mean) for session in paths.sessions(trial)]
     if not sessions:
         raise FileNotFoundError(
@@ -149,13 +149,18 @@ def analyze_trial(
     )
 
 
-def _random_mean(trial_spec_path: Path) -> float:
+def measured_baselines(predir: Path) -> Path:
+    """Random-policy scores measured here, beside the run folders they serve."""
+    return predir.parent / "random_baseline.json"
+
+
+def _random_mean(trial_spec_path: Path, measured: Path) -> float:
     env_name = json.loads(trial_spec_path.read_text())["env"]["name"]
-    random_mean = random_baseline(env_name)
+    random_mean = random_baseline(env_name, measured)
     if random_mean is None:
         logger.warning(
             f"env.name: no random-policy baseline is known for {env_name}, so strength counts "
-            "from a return of 0. Add its mean to slm_lab/spec/_random_baseline.json."
+            f"from a return of 0. Measure it with: slm-lab env baseline {env_name}"
         )
         return 0.0
     return random_mean

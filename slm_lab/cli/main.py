@@ -180,6 +180,30 @@ def env_check(
         raise typer.Exit(FAILED)
 
 
+@env_app.command("baseline")
+def env_baseline(
+    env_id: Annotated[str, typer.Argument(help="Env id, such as CartPole-v1.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the envs and of the actions.")] = 0,
+    data_dir: Annotated[str, typer.Option(help="Folder of runs to keep the score in.")] = "data",
+) -> None:
+    """Measure what random actions score in an env, and keep it for the strength metrics."""
+    from pathlib import Path
+
+    from slm_lab.analysis.metrics import save_random_baseline
+    from slm_lab.env.baseline import measure_random_policy
+    from slm_lab.spec import EnvSpec
+
+    spec = EnvSpec.model_validate({"name": env_id, "max_frame": 1})
+    score = measure_random_policy(spec, episodes=episodes, seed=seed)
+    assert score is not None, "without a time limit every episode is played"
+    path = Path(data_dir) / "random_baseline.json"
+    save_random_baseline(path, env_id, score.mean, score.std)
+    spread = f"{score.mean:.2f} +- {score.std:.2f}"
+    typer.echo(f"{env_id}: random policy {spread} over {score.episodes} episodes")
+    typer.echo(f"saved in {path}")
+
+
 def _check_files(files: list[str]) -> int:
     from slm_lab.spec import SpecError, check_file
 

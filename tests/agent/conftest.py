@@ -1,4 +1,4 @@
-"""Small specs of the three algorithms, hand-made rollouts, and training on a probe env."""
+"""Small specs of every algorithm, hand-made rollouts and batches, and training on a probe env."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from slm_lab.env.probe import register_probes
 from slm_lab.env.vector import VectorEnv
 from slm_lab.experiment.loop import Loop
 from slm_lab.spec import Spec, spec_from_dict
-from slm_lab.types import Rollout, Transition
+from slm_lab.types import ReplayBatch, Rollout, Transition
 
 MakeSpec = Callable[..., Spec]
 
 _COMMON: dict[str, Any] = {
     "agent": {
         "name": "agent",
-        "memory": {"name": "OnPolicyBatchReplay"},
         "net": {
             "type": "MLPNet",
             "hid_layers": [16],
@@ -47,7 +46,31 @@ _ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     "ActorCritic": {"name": "ActorCritic", "gamma": 0.9, "lam": 0.95, "training_frequency": 8},
     "Reinforce": {"name": "Reinforce", "gamma": 0.9, "training_frequency": 16},
+    "Random": {"name": "Random"},
 }
+_SELF_IMITATION = {"sil_policy_loss_coef": 0.5, "sil_val_loss_coef": 0.1, "training_iter": 2}
+_ALGORITHMS["SIL"] = _ALGORITHMS["ActorCritic"] | _SELF_IMITATION | {"name": "SIL"}
+_ALGORITHMS["PPOSIL"] = _ALGORITHMS["PPO"] | _SELF_IMITATION | {"name": "PPOSIL"}
+_VALUE_BASED: dict[str, Any] = {
+    "action_pdtype": "Argmax",
+    "action_policy": "epsilon_greedy",
+    "explore_var_spec": {"name": "no_decay", "start_val": 0.3},
+    "gamma": 0.9,
+}
+_ALGORITHMS["SARSA"] = _VALUE_BASED | {"name": "SARSA", "training_frequency": 8}
+_OFF_POLICY = {"training_frequency": 4, "training_start_step": 32, "training_iter": 2}
+for _name in ("VanillaDQN", "DQN", "DoubleDQN"):
+    _ALGORITHMS[_name] = _VALUE_BASED | _OFF_POLICY | {"name": _name, "training_batch_iter": 1}
+for _name in ("SoftActorCritic", "CrossQ"):
+    _ALGORITHMS[_name] = _OFF_POLICY | {"name": _name, "gamma": 0.9, "init_alpha": 0.1}
+_MEMORY = {"name": "OnPolicyBatchReplay"}
+_MEMORIES: dict[str, dict[str, Any]] = dict.fromkeys(
+    ("VanillaDQN", "DQN", "DoubleDQN", "SoftActorCritic", "CrossQ"),
+    {"name": "Replay", "batch_size": 32, "max_size": 10_000},
+)
+_MEMORIES |= dict.fromkeys(("SIL", "PPOSIL"), _MEMORY | {"batch_size": 16, "max_size": 1000})
+_POLYAK = {"update_type": "polyak", "polyak_coef": 0.05}
+_NETS = dict.fromkeys(("DQN", "DoubleDQN", "SoftActorCritic"), _POLYAK)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -62,6 +85,8 @@ def make_spec() -> MakeSpec:
     def build(algorithm: str = "PPO", values: Mapping[str, Any] | None = None) -> Spec:
         tree = copy.deepcopy(_COMMON)
         tree["agent"]["algorithm"] = copy.deepcopy(_ALGORITHMS[algorithm])
+        tree["agent"]["memory"] = dict(_MEMORIES.get(algorithm, _MEMORY))
+        tree["agent"]["net"] |= _NETS.get(algorithm, {})
         return spec_from_dict(tree, algorithm).with_values(values or {})
 
     return build
@@ -95,6 +120,31 @@ def make_rollout() -> Callable[..., Rollout]:
                 [t * rewards.shape[1] + b for t, b in finals], dtype=torch.int64
             ),
             final_obs=torch.tensor(list(finals.values())).reshape(-1, 1),
+        )
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def make_batch() -> Callable[..., ReplayBatch]:
+    """make_batch(obs, action, reward, next_obs, discount, weight): lists per row -> tensors."""
+
+    def build(
+        obs: Sequence[Any],
+        action: Sequence[Any],
+        reward: Sequence[float],
+        next_obs: Sequence[Any],
+        discount: Sequence[float],
+        weight: Sequence[float] | None = None,
+    ) -> ReplayBatch:
+        return ReplayBatch(
+            obs=torch.tensor(obs, dtype=torch.float32),
+            action=torch.tensor(action),
+            reward=torch.tensor(reward, dtype=torch.float32),
+            next_obs=torch.tensor(next_obs, dtype=torch.float32),
+            discount=torch.tensor(discount, dtype=torch.float32),
+            weight=torch.tensor(weight or [1.0] * len(reward)),
+            index=torch.arange(len(reward)),
         )
 
     return build

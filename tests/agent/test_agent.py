@@ -16,7 +16,7 @@ from slm_lab.agent.agent import Agent
 from slm_lab.agent.divergence import DivergenceError, check_finite
 from slm_lab.agent.make import make_agent
 from slm_lab.experiment.loop import Loop
-from slm_lab.spec import Spec, SpecError, spec_from_dict
+from slm_lab.spec import Spec
 from slm_lab.types import ActionType, Spaces, Transition
 
 MakeSpec = Callable[..., Spec]
@@ -238,24 +238,6 @@ def test_the_policy_learns_through_the_lens_it_acted_with(
             agent.observe(obs, agent.act(obs), transition(obs, obs, [1.0] * 4))
         agent.update(frame=64)
     assert seen == [7.0, 0.0]  # raw before there are statistics, then 7 - mean 7
-
-
-def test_an_algorithm_that_is_not_built_is_refused_by_its_key() -> None:
-    spec = spec_from_dict(
-        {
-            "agent": {
-                "name": "SIL",
-                "algorithm": {"name": "SIL", "gamma": 0.9, "lam": 0.9, "training_frequency": 4},
-                "memory": {"name": "OnPolicyBatchReplay", "batch_size": 8, "max_size": 100},
-                "net": {"type": "MLPNet", "hid_layers": [4], "hid_layers_activation": "tanh"},
-            },
-            "env": {"name": "CartPole-v1", "max_frame": 20000},
-            "meta": {},
-        },
-        "sil",
-    )
-    with pytest.raises(SpecError, match=r"agent\.algorithm\.name: SIL"):
-        make_agent(spec, SPACES, seed=0)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -101,12 +101,14 @@ class DQN:
             "learner": self.learner.state_dict(),
             "act": self.act.state_dict(),
             "rates": self._rates.state_dict(),
+            "target_update": self._target_update.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
         self.act.load_state_dict(state["act"])
         self._rates.load_state_dict(state["rates"])
+        self._target_update.load_state_dict(state["target_update"])
 
     def target_states(self) -> dict[str, Tensor]:
         return {name: self.learner.state[name] for name in self._targets}

@@ -87,7 +87,8 @@ class SoftActorCritic:
         self._batch_size = batch_size
         self._is_discrete = not setup.spaces.is_continuous
         self._family = make_family(setup.spaces, None if self._is_discrete else "NormalTanh")
-        self._random_frames = spec.training_start_step or max(1000, batch_size)
+        given = spec.training_start_step
+        self._random_frames = max(1000, batch_size) if given is None else given
         with initialising(setup.seeds.net):
             self._actor = Trainable(
                 "net", make_policy_net(self._family, actor).to(setup.device), actor
@@ -102,6 +103,9 @@ class SoftActorCritic:
         state |= {target: state[online].clone() for target, online in self._critics.targets.items()}
         scalars = ("target_entropy", "fixed_alpha", "entropy_ema")
         state |= {name: torch.zeros((), device=setup.device) for name in scalars}
+        if self._is_discrete:
+            # The penalty holds entropy near its past: a fresh policy is near uniform, not certain.
+            state["entropy_ema"].fill_(math.log(setup.spaces.action_sizes[0]))
         state["td_error"] = torch.zeros(batch_size, device=setup.device)
         self._target_update = make_target_update(critic)
         self._row_loss = make_row_loss(actor.loss_spec)
@@ -202,6 +206,7 @@ class SoftActorCritic:
             "learner": self.learner.state_dict(),
             "act": self._noise.state_dict(),
             "rates": self._rates.state_dict(),
+            "target_update": self._target_update.state_dict(),
             "alpha_rate": self._alpha_rate.state_dict(),
             "generator": self._generator.get_state(),
             "random": self._random.get_state(),
@@ -212,6 +217,7 @@ class SoftActorCritic:
         self.learner.load_state_dict(state["learner"])
         self._noise.load_state_dict(state["act"])
         self._rates.load_state_dict(state["rates"])
+        self._target_update.load_state_dict(state["target_update"])
         self._alpha_rate.load_state_dict(state["alpha_rate"])
         self._generator.set_state(state["generator"])
         self._random.set_state(state["random"])

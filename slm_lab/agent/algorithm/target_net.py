@@ -38,6 +38,12 @@ class TargetUpdate:
         for target, online in pairs.items():
             state[target].copy_(state[online])
 
+    def state_dict(self) -> dict[str, int]:
+        return {"copied_at": self._copied_at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._copied_at = int(state["copied_at"])
+
     def moved(self, state: State, pairs: dict[str, str]) -> State:
         """The targets after one gradient step; unchanged where copies are made instead."""
         if not self.is_polyak:

@@ -7,6 +7,7 @@ discrete ones read s and give a value per action.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -57,7 +58,7 @@ def make_twin(spec: NetSpec, setup: Setup, *, crossed: bool) -> TwinCritic:
 def make_trainables(spec: NetSpec, spaces: Spaces, device: torch.device) -> list[Trainable]:
     obs_shape, out_dim = spaces.obs_shape, spaces.action_sizes[0]
     if spaces.is_continuous:
-        obs_shape, out_dim = (obs_shape[0] + out_dim,), 1
+        obs_shape, out_dim = (math.prod(obs_shape) + out_dim,), 1
     nets = [make_net(spec, obs_shape, (out_dim,)).to(device) for _ in range(2)]
     return [Trainable(f"q{i}_net", net, spec) for i, net in enumerate(nets, start=1)]
 

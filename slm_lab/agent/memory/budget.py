@@ -11,12 +11,16 @@ from slm_lab.spec import Problem, SpecError
 
 
 def replay_bytes(
-    capacity: int, obs_shape: tuple[int, ...], obs_dtype: str, action_shape: tuple[int, ...]
+    capacity: int,
+    obs_shape: tuple[int, ...],
+    obs_dtype: str,
+    action_shape: tuple[int, ...],
+    action_dtype: torch.dtype,
 ) -> int:
     """obs and next_obs, action, reward and two flags per row."""
     obs_item: int = getattr(torch, obs_dtype).itemsize
     obs = 2 * math.prod(obs_shape) * obs_item
-    action = 8 * max(1, math.prod(action_shape))
+    action = math.prod(action_shape) * action_dtype.itemsize
     return capacity * (obs + action + 4 + 2)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from slm_lab.agent.memory.sampler import Sampler
 from slm_lab.types import ReplayBatch, Transition
+
+RewardView = Callable[[Tensor], Tensor]
 
 
 class Replay:
@@ -74,13 +78,19 @@ class Replay:
         self._filled = min(self._filled + 1, self._slots)
         self._unseen += self._num_envs
 
-    def sample(self, batches: int, frame: int) -> ReplayBatch:
-        """`batches` minibatches at once, side by side: rows [batches * batch_size]."""
+    def sample(
+        self, batches: int, frame: int, learned_from: RewardView | None = None
+    ) -> ReplayBatch:
+        """`batches` minibatches at once, side by side: rows [batches * batch_size].
+
+        `learned_from` turns raw rewards into those to learn from. It acts on each reward before
+        they are summed: to clip a sum of n rewards is not to clip each.
+        """
         index = self._sampler.draw(self.size, batches, self.batch_size)
         if self._use_cer:
             self._include_newest(index)
         self._unseen = 0
-        reward, discount, last = self._n_step_return(index)
+        reward, discount, last = self._n_step_return(index, learned_from or _as_it_is)
         return ReplayBatch(
             obs=self._obs.flatten(0, 1)[index],
             action=self._action.flatten(0, 1)[index],
@@ -124,12 +134,14 @@ class Replay:
         newest = (self._write * self._num_envs - 1 - torch.arange(count)) % (
             self._slots * self._num_envs
         )
-        index[-count:] = newest
+        index[len(index) - count :] = newest
 
-    def _n_step_return(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _n_step_return(
+        self, index: Tensor, learned_from: RewardView
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """(sum of discounted rewards, discount of the bootstrap, row whose successor it is of)."""
         rewards, ended = self._reward.flatten(), self._ended.flatten()
-        total = rewards[index]
+        total = learned_from(rewards[index])
         last = index
         reach = torch.full_like(total, self._gamma)
         newest_slot = (self._write - 1) % self._slots
@@ -137,6 +149,11 @@ class Replay:
             goes_on = ~ended[last] & (last // self._num_envs != newest_slot)
             following = (last + self._num_envs) % (self._slots * self._num_envs)
             last = torch.where(goes_on, following, last)
-            total = total + torch.where(goes_on, reach * rewards[last], torch.zeros_like(total))
+            reward = learned_from(rewards[last])
+            total = total + torch.where(goes_on, reach * reward, torch.zeros_like(total))
             reach = torch.where(goes_on, reach * self._gamma, reach)
         return total, reach * ~self._terminated.flatten()[last], last
+
+
+def _as_it_is(reward: Tensor) -> Tensor:
+    return reward

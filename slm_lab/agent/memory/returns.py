@@ -29,10 +29,12 @@ class ReturnReplay:
         *,
         batch_size: int,
         gamma: float,
+        use_cer: bool = False,
     ) -> None:
         self.batch_size = batch_size
         self._capacity = capacity
         self._gamma = gamma
+        self._use_cer = use_cer
         self._sampler = sampler
         self._obs = torch.zeros((capacity, *obs_shape), dtype=getattr(torch, obs_dtype))
         self._action = torch.zeros((capacity, *action_shape), dtype=action_dtype)
@@ -40,6 +42,7 @@ class ReturnReplay:
         self._running: list[list[tuple[np.ndarray, np.ndarray, float]]]
         self._running = [[] for _ in range(num_envs)]
         self._write = 0
+        self._unseen = 0  # rows added since the last sample, for combined experience replay
         self.size = 0
 
     def add(
@@ -54,6 +57,11 @@ class ReturnReplay:
 
     def sample(self, batches: int, frame: int) -> PastBatch:
         index = self._sampler.draw(self.size, batches, self.batch_size)
+        if self._use_cer:
+            count = min(self._unseen, self.batch_size)
+            newest = (self._write - 1 - torch.arange(count)) % self._capacity
+            index[len(index) - count :] = newest
+        self._unseen = 0
         return PastBatch(
             obs=self._obs[index],
             action=self._action[index],
@@ -77,4 +85,5 @@ class ReturnReplay:
         self._return[rows] = torch.tensor(returns[::-1])
         self._sampler.added(rows)
         self._write = int((self._write + len(steps)) % self._capacity)
+        self._unseen = min(self._unseen + len(steps), self._capacity)
         self.size = min(self.size + len(steps), self._capacity)

@@ -52,8 +52,12 @@ class TorchArcNet(nn.Module):
         self._scale = 1 / 255 if spec.normalize and len(obs_shape) == 3 else None
         self.body = ArcBody(_read_arc(spec))
         # A dry run makes lazy layers real and tells how wide the body's output is.
-        with torch.no_grad():
-            features = self.eval()._features(torch.ones(2, *obs_shape))
+        try:
+            with torch.no_grad():
+                features = self.eval()._features(torch.ones(2, *obs_shape))
+        except (RuntimeError, ValueError, TypeError) as error:
+            fault = f"cannot read observations of shape {obs_shape}: {error}"
+            raise _refuse("graph", fault) from error
         self.tails = make_tails(features.shape[1], out_dims, spec.out_layer_activation)
         init_weights(self, spec.init_fn, spec.hid_layers_activation)
         if log_std_dim is not None:
@@ -110,6 +114,8 @@ class ArcBody(nn.ModuleDict):
             )
 
     def forward(self, *inputs: Tensor) -> Any:
+        if len(inputs) != len(self._inputs):
+            raise ValueError(f"the graph has inputs {self._inputs} and was given {len(inputs)}")
         values: dict[str, Any] = dict(zip(self._inputs, inputs, strict=True))
         for node, reads in self._nodes.items():
             module = self[node.split("~")[0]]
@@ -146,26 +152,28 @@ def _layer(name: str, arguments: Any, path: str) -> nn.Module:
             path, f"{name} is no layer of torch.nn. Names are exact, as in LazyLinear, ReLU"
         )
     try:
-        if isinstance(arguments, list):
+        if isinstance(arguments, list | tuple):
             return layer_class(*arguments)
         return layer_class(**(arguments or {}))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise _refuse(path, f"{name} cannot be made with {arguments}: {error}") from error
 
 
 def _compact_layers(compact: Any, path: str) -> list[nn.Module]:
     """One layer per row of `args`, each between the same pre- and post-layers."""
     try:
-        layer, keys = compact["layer"], compact["layer"]["keys"]
-        rows = layer["args"]
+        layer = compact["layer"]
+        kind, keys, rows = layer["type"], layer["keys"], layer["args"]
     except (KeyError, TypeError) as error:
         raise _refuse(path, f"lacks {error}; expected layer: {{type, keys, args}}") from error
     layers: list[nn.Module] = []
     for row in rows:
-        values = row if isinstance(row, list) else [row]
+        values = list(row) if isinstance(row, list | tuple) else [row]
+        if len(values) != len(keys):
+            raise _refuse(path, f"args row {values} does not fill the keys {list(keys)}")
         arguments = dict(zip(keys, values, strict=True))
         layers += [build_module(part, path) for part in compact.get("prelayer") or []]
-        layers.append(_layer(layer["type"], arguments, path))
+        layers.append(_layer(kind, arguments, path))
         layers += [build_module(part, path) for part in compact.get("postlayer") or []]
     return layers
 

@@ -57,7 +57,8 @@ class BatchRenorm1d(nn.Module):
         var, mean = torch.var_mean(x, axes, correction=0)
         std = (var + self.eps).sqrt()
         with torch.no_grad():
-            openness = (self.steps / self.warmup_steps).clamp(max=1.0)
+            progress = self.steps / self.warmup_steps if self.warmup_steps else self.steps + 1
+            openness = progress.clamp(max=1.0)
             r_max = 1 + (self.r_max - 1) * openness
             d_max = self.d_max * openness
             running_std = (self.running_var + self.eps).sqrt()

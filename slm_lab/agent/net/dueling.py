@@ -36,6 +36,6 @@ class DuelingMLPNet(nn.Module):
         init_weights(self, spec.init_fn, spec.hid_layers_activation)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
-        features = self.model_body(obs.flatten(1))
+        features = self.model_body(obs.flatten(1).float())
         advantage = self.adv(features)
         return (self.v(features) + advantage - advantage.mean(-1, keepdim=True),)

@@ -42,7 +42,7 @@ class MLPNet(nn.Module):
 
     def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """obs [N, *obs_shape] -> one [N, out_dim] per head."""
-        features = self.model(obs.flatten(1))
+        features = self.model(obs.flatten(1).float())
         outputs = apply_tails(self.tails, features)
         if hasattr(self, "log_std"):
             outputs = (*outputs, self.log_std.expand(obs.shape[0], -1))

@@ -1,10 +1,12 @@
-"""PPO on CartPole-v1, one core: frames per second of slm_lab beside Stable-Baselines3 and SBX.
+"""Frames per second of slm_lab beside Stable-Baselines3 and SBX, on one core, with equal work.
 
-    make bench-ppo
+    make bench-ppo            PPO on CartPole-v1
+    make bench-off-policy     DQN on CartPole-v1, SAC and CrossQ on Pendulum-v1
 
-The peers get the batch sizes, nets and coefficients of our shipped spec. Runs are interleaved
-(ours, SB3, SBX, ours, ...), so that a busy spell of the machine touches all of them, and ratios are
-taken within a round. Each run is a process of its own, pinned to one core with one thread.
+The peers get the batch sizes, nets, update-to-data ratio and coefficients of our spec. Runs are
+interleaved (ours, SB3, SBX, ours, ...), so that a busy spell of the machine touches all of them,
+and ratios are taken within a round. Each run is a process of its own, pinned to one core, one
+thread.
 """
 
 from __future__ import annotations
@@ -19,57 +21,65 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 HERE = Path(__file__).parent
-SPEC_FILE = HERE.parent / "slm_lab" / "spec" / "benchmark" / "ppo" / "ppo_cartpole.json"
-SPEC_NAME = "ppo_cartpole"
+SHIPPED = HERE.parent / "slm_lab" / "spec" / "benchmark"
 CONTESTANTS = ("slm_lab", "sb3", "sbx")
 # Compilation is over well before this share of the frames; what follows is the steady state.
 WARM_UP = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What decides the work per frame and the score, in words all three libraries share."""
-
+class Workload:
+    spec_file: Path
+    spec_name: str
     frames: int
-    num_envs: int
-    horizon: int
-    minibatch: int
-    epochs: int
-    hidden: list[int]
-    lr: float
-    lr_to_zero: bool
-    gamma: float
-    gae_lambda: float
-    clip_eps: float
-    entropy_coef: float
-    value_coef: float
-    max_grad_norm: float
 
-    @classmethod
-    def from_spec(cls, spec: dict[str, Any], frames: int | None) -> Self:
-        """Read straight from the file, so that a renamed key fails here and not in silence."""
-        env, algorithm, net = spec["env"], spec["agent"]["algorithm"], spec["agent"]["net"]
-        optimizer = net["actor_optim_spec"] if "actor_optim_spec" in net else net["optim_spec"]
-        scheduler = net.get("lr_scheduler_spec") or {}
-        return cls(
-            frames=frames or int(env["max_frame"]),
-            num_envs=env["num_envs"],
-            horizon=algorithm["time_horizon"],
-            minibatch=algorithm["minibatch_size"],
-            epochs=algorithm["training_epoch"],
-            hidden=net["hid_layers"],
-            lr=optimizer["lr"],
-            lr_to_zero=scheduler.get("name") == "LinearToZero",
-            gamma=algorithm["gamma"],
-            gae_lambda=algorithm["lam"],
-            clip_eps=algorithm["clip_eps_spec"]["start_val"],
-            entropy_coef=algorithm["entropy_coef_spec"]["start_val"],
-            value_coef=algorithm["val_loss_coef"],
-            max_grad_norm=net["clip_grad_val"],
-        )
+
+WORKLOADS = {
+    "ppo_cartpole": Workload(SHIPPED / "ppo" / "ppo_cartpole.json", "ppo_cartpole", 200_000),
+    "dqn_cartpole": Workload(HERE / "off_policy.json", "dqn_cartpole", 60_000),
+    "sac_pendulum": Workload(HERE / "off_policy.json", "sac_pendulum", 12_000),
+    "crossq_pendulum": Workload(HERE / "off_policy.json", "crossq_pendulum", 12_000),
+}
+
+
+def settings_of(spec: dict[str, Any], frames: int) -> dict[str, Any]:
+    """What decides the work per frame, in words that all libraries share.
+
+    Read straight from the file, so that a renamed key fails here and not in silence.
+    """
+    env, algorithm, net = spec["env"], spec["agent"]["algorithm"], spec["agent"]["net"]
+    common = {
+        "algorithm": algorithm["name"],
+        "env": env["name"],
+        "frames": frames,
+        "num_envs": env["num_envs"],
+        "hidden": net.get("hid_layers"),
+        "lr": net["optim_spec"]["lr"],
+        "lr_to_zero": (net.get("lr_scheduler_spec") or {}).get("name") == "LinearToZero",
+        "gamma": algorithm["gamma"],
+        "max_grad_norm": net["clip_grad_val"],
+    }
+    if algorithm["name"] == "PPO":
+        return common | {
+            "horizon": algorithm["time_horizon"],
+            "minibatch": algorithm["minibatch_size"],
+            "epochs": algorithm["training_epoch"],
+            "gae_lambda": algorithm["lam"],
+            "clip_eps": algorithm["clip_eps_spec"]["start_val"],
+            "entropy_coef": algorithm["entropy_coef_spec"]["start_val"],
+            "value_coef": algorithm["val_loss_coef"],
+        }
+    assert algorithm["training_frequency"] == env["num_envs"], "one update per vector step"
+    return common | {
+        "batch_size": spec["agent"]["memory"]["batch_size"],
+        "buffer_size": spec["agent"]["memory"]["max_size"],
+        "learning_starts": algorithm["training_start_step"],
+        "gradient_steps": algorithm["training_iter"],
+        "policy_delay": algorithm.get("policy_delay", 1),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +105,20 @@ def speeds(curve: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return last_frame / last_seconds, (last_frame - frame) / (last_seconds - seconds)
 
 
-def run_once(contestant: str, settings: Settings, seed: int, args: argparse.Namespace) -> Result:
+def run_once(
+    contestant: str,
+    workload: Workload,
+    settings: dict[str, Any],
+    seed: int,
+    args: argparse.Namespace,
+) -> Result:
     if contestant == "slm_lab":
         script = [sys.executable, str(HERE / "contestant_slm_lab.py")]
-        options = [str(args.spec_file), args.spec_name, str(settings.frames), str(seed)]
+        frames = str(settings["frames"])
+        options = [str(workload.spec_file), workload.spec_name, frames, str(seed)]
     else:
         script = [str(args.peer_python), str(HERE / "contestant_peers.py"), contestant]
-        options = [json.dumps(asdict(settings)), str(seed)]
+        options = [json.dumps(settings), str(seed)]
     load = os.getloadavg()[0]
     process = subprocess.run([*script, *options], stdout=subprocess.PIPE, text=True, check=False)
     if process.returncode:
@@ -157,16 +174,15 @@ def pin_to_one_core(core: int) -> str:
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("workloads", nargs="+", choices=WORKLOADS, metavar="WORKLOAD")
     parser.add_argument("--peer-python", type=Path, default=Path(".venv-peers/bin/python"))
-    parser.add_argument("--spec-file", type=Path, default=SPEC_FILE)
-    parser.add_argument("--spec-name", default=SPEC_NAME)
-    parser.add_argument("--frames", type=int, help="default: env.max_frame of the spec")
+    parser.add_argument("--frames", type=int, help="default: as the workload says")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--core", type=int, default=0, help="the core every run is pinned to")
     parser.add_argument(
         "--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, metavar="LIBRARY"
     )
-    parser.add_argument("--output", type=Path, default=HERE / "results" / "ppo_cartpole.json")
+    parser.add_argument("--output", type=Path, default=HERE / "results")
     args = parser.parse_args()
     if {"sb3", "sbx"} & set(args.only) and not args.peer_python.exists():
         parser.error(f"--peer-python: no {args.peer_python}. Run `make bench-ppo`, which makes it.")
@@ -175,22 +191,29 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    spec = json.loads(args.spec_file.read_text())[args.spec_name]
-    settings = Settings.from_spec(spec, args.frames)
     machine = {
         "cores": os.cpu_count(),
         "processor": platform.machine(),
         "python": platform.python_version(),
         "pinned": pin_to_one_core(args.core),
     }
-    print(f"Machine: {machine}\nSettings: {asdict(settings)}", flush=True)
+    print(f"Machine: {machine}", flush=True)
     if os.getloadavg()[0] > 0.5:
         print("The machine is busy: trust the ratios more than the speeds, or come back later.")
+    for name in args.workloads:
+        compare(name, WORKLOADS[name], machine, args)
 
+
+def compare(
+    name: str, workload: Workload, machine: dict[str, Any], args: argparse.Namespace
+) -> None:
+    spec = json.loads(workload.spec_file.read_text())[workload.spec_name]
+    settings = settings_of(spec, args.frames or workload.frames)
+    print(f"\n## {name}\nSettings: {settings}", flush=True)
     results: list[Result] = []
     for seed in range(args.repeats):
         for contestant in args.only:
-            result = run_once(contestant, settings, seed, args)
+            result = run_once(contestant, workload, settings, seed, args)
             results.append(result)
             print(f"  {contestant} seed {seed}: {result.fps:,.0f} frames/s", flush=True)
 
@@ -208,13 +231,14 @@ def main() -> None:
 
     report = {
         "machine": machine,
-        "settings": asdict(settings),
+        "settings": settings,
         "results": [asdict(result) for result in results],
         "ratios": compared,
     }
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"Written: {args.output}")
+    args.output.mkdir(parents=True, exist_ok=True)
+    path = args.output / f"{name}.json"
+    path.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"Written: {path}")
 
 
 if __name__ == "__main__":

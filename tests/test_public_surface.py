@@ -1,0 +1,80 @@
+"""The names a script may rely on, and what importing them costs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import slm_lab
+
+ROOT = Path(__file__).parents[1]
+
+NAMES = [
+    "Agent",
+    "DivergenceError",
+    "EnvError",
+    "Metrics",
+    "RunOptions",
+    "SessionsFailed",
+    "Spaces",
+    "Spec",
+    "SpecError",
+    "SpecWarning",
+    "Transition",
+    "TrialMetrics",
+    "VectorEnv",
+    "load_spec",
+    "make_agent",
+    "make_env",
+    "run",
+]
+
+
+def test_the_public_names_are_these_and_each_exists():
+    assert slm_lab.__all__ == NAMES
+    assert dir(slm_lab) == sorted(NAMES)
+    for name in NAMES:
+        assert getattr(slm_lab, name).__name__ == name
+
+
+def test_another_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'Runn'"):
+        _ = slm_lab.Runn
+
+
+def modules_after(code: str) -> set[str]:
+    """Top-level modules that are loaded once the code has run."""
+    code += "\nimport sys; sys.stdout.write(' '.join({name.split('.')[0] for name in sys.modules}))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_and_loading_a_spec_imports_no_heavy_library():
+    code = "import slm_lab; slm_lab.load_spec('benchmark/ppo/ppo_cartpole.json', 'ppo_cartpole')"
+    heavy = {"torch", "gymnasium", "numpy", "pandas", "matplotlib"}
+    assert heavy.isdisjoint(modules_after(code))
+
+
+def readme_example() -> str:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return str(code)
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_runs_as_printed_from_any_folder(tmp_path):
+    code = readme_example().replace("env.max_frame=50000", "env.max_frame=2048")
+    assert "env.max_frame=2048" in code, "the example's budget, cut short here"
+    (tmp_path / "example.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("trial_metrics: frame:2.05e+03 | total_reward_ma:")
+    (saved,) = tmp_path.glob("data/*/ppo_cartpole_spec.json")
+    assert json.loads(saved.read_text())["env"]["max_frame"] == 2048
