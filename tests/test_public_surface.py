@@ -20,6 +20,7 @@ NAMES = [
     "EnvError",
     "Metrics",
     "RunOptions",
+    "RunStopped",
     "SessionsFailed",
     "Spaces",
     "Spec",

@@ -63,14 +63,13 @@ for _name in ("VanillaDQN", "DQN", "DoubleDQN"):
     _ALGORITHMS[_name] = _VALUE_BASED | _OFF_POLICY | {"name": _name, "training_batch_iter": 1}
 for _name in ("SoftActorCritic", "CrossQ"):
     _ALGORITHMS[_name] = _OFF_POLICY | {"name": _name, "gamma": 0.9, "init_alpha": 0.1}
-_MEMORY = {"name": "OnPolicyBatchReplay"}
-_MEMORIES: dict[str, dict[str, Any]] = dict.fromkeys(
-    ("VanillaDQN", "DQN", "DoubleDQN", "SoftActorCritic", "CrossQ"),
-    {"name": "Replay", "batch_size": 32, "max_size": 10_000},
-)
-_MEMORIES |= dict.fromkeys(("SIL", "PPOSIL"), _MEMORY | {"batch_size": 16, "max_size": 1000})
+_ROLLOUT = {"name": "OnPolicyBatchReplay"}
+_REPLAY: dict[str, Any] = {"name": "Replay", "batch_size": 32, "max_size": 10_000}
+_PAST: dict[str, Any] = _ROLLOUT | {"batch_size": 16, "max_size": 1000}
+_OFF_POLICY_NAMES = ("VanillaDQN", "DQN", "DoubleDQN", "SoftActorCritic", "CrossQ")
+_MEMORIES = dict.fromkeys(_OFF_POLICY_NAMES, _REPLAY) | {"SIL": _PAST, "PPOSIL": _PAST}
 _POLYAK = {"update_type": "polyak", "polyak_coef": 0.05}
-_NETS = dict.fromkeys(("DQN", "DoubleDQN", "SoftActorCritic"), _POLYAK)
+_HAVE_TARGETS = ("DQN", "DoubleDQN", "SoftActorCritic")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -85,8 +84,8 @@ def make_spec() -> MakeSpec:
     def build(algorithm: str = "PPO", values: Mapping[str, Any] | None = None) -> Spec:
         tree = copy.deepcopy(_COMMON)
         tree["agent"]["algorithm"] = copy.deepcopy(_ALGORITHMS[algorithm])
-        tree["agent"]["memory"] = dict(_MEMORIES.get(algorithm, _MEMORY))
-        tree["agent"]["net"] |= _NETS.get(algorithm, {})
+        tree["agent"]["memory"] = dict(_MEMORIES.get(algorithm, _ROLLOUT))
+        tree["agent"]["net"] |= _POLYAK if algorithm in _HAVE_TARGETS else {}
         return spec_from_dict(tree, algorithm).with_values(values or {})
 
     return build

@@ -82,11 +82,11 @@ def test_episodes_of_envs_side_by_side_do_not_mix() -> None:
 def test_the_ring_keeps_the_latest_rows_of_any_episodes(
     capacity: int, episodes: list[list[int]]
 ) -> None:
-    replay, truth = make_replay(capacity), []
+    replay = make_replay(capacity)
+    truth: list[float] = []
     for rewards in episodes:
         episode(replay, [float(r) for r in rewards])
-        for t in range(len(rewards)):
-            truth.append(sum(r * 0.5**k for k, r in enumerate(rewards[t:])))
+        truth += [sum(r * 0.5**k for k, r in enumerate(rewards[t:])) for t in range(len(rewards))]
     assert replay.size == min(capacity, len(truth))
     if truth:
         assert sorted(replay.sample(1, 0).return_.tolist()) == sorted(truth[-capacity:])

@@ -87,9 +87,11 @@ class ArcBody(nn.ModuleDict):
         modules = arc.get("modules") or {}
         if not modules:
             raise _refuse("modules", "missing; expected a mapping of names to modules")
-        super().__init__(
-            {name: build_module(module, f"modules.{name}") for name, module in modules.items()}
-        )
+        super().__init__()
+        for name, module in modules.items():
+            if hasattr(self, name) or "." in name:
+                raise _refuse(f"modules.{name}", "torch keeps this name for itself; choose another")
+            self[name] = build_module(module, f"modules.{name}")
         graph = arc.get("graph") or _chain(list(modules))
         inputs = graph.get("input", "x")
         self._inputs = [inputs] if isinstance(inputs, str) else list(inputs)

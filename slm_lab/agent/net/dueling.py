@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from slm_lab.agent.net.heads import dueling
 from slm_lab.agent.net.init import init_weights
 from slm_lab.agent.net.mlp import body_layers
 from slm_lab.spec import Problem, SpecError
@@ -37,5 +38,4 @@ class DuelingMLPNet(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
         features = self.model_body(obs.flatten(1).float())
-        advantage = self.adv(features)
-        return (self.v(features) + advantage - advantage.mean(-1, keepdim=True),)
+        return (dueling(self.v(features), self.adv(features)),)

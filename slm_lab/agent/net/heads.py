@@ -29,6 +29,11 @@ def apply_tails(tails: nn.Module, features: torch.Tensor) -> tuple[torch.Tensor,
     return (tails(features),)
 
 
+def dueling(value: torch.Tensor, advantage: torch.Tensor) -> torch.Tensor:
+    """Q = V + A - mean A (Wang et al. 2016, eq. 9). value [N, 1], advantage [N, A]."""
+    return value + advantage - advantage.mean(-1, keepdim=True)
+
+
 def _head(in_dim: int, out_dim: int, activation: str | None) -> nn.Sequential:
     head = nn.Sequential(nn.Linear(in_dim, out_dim))
     if activation is not None:

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from torch import nn
 
 from slm_lab.agent.net.arc import TorchArcNet
+from slm_lab.agent.net.conv import ConvNet, DuelingConvNet
 from slm_lab.agent.net.dueling import DuelingMLPNet
 from slm_lab.agent.net.mlp import MLPNet
 from slm_lab.spec import (
+    ConvNetSpec,
+    DuelingConvNetSpec,
     DuelingMLPNetSpec,
     MLPNetSpec,
     NetSpec,
@@ -30,6 +33,10 @@ def make_net(
             return MLPNet(spec, obs_shape, out_dims, log_std_dim)
         case DuelingMLPNetSpec():
             return DuelingMLPNet(spec, obs_shape, out_dims)
+        case ConvNetSpec():
+            return ConvNet(spec, obs_shape, out_dims, log_std_dim)
+        case DuelingConvNetSpec():
+            return DuelingConvNet(spec, obs_shape, out_dims)
         case TorchArcNetSpec():
             return TorchArcNet(spec, obs_shape, out_dims, log_std_dim)
     fix = f"{spec.type} cannot be built yet. Use MLPNet or TorchArcNet."
