@@ -62,20 +62,35 @@ def test_importing_the_package_and_loading_a_spec_imports_no_heavy_library():
     assert heavy.isdisjoint(modules_after(code))
 
 
-def readme_example() -> str:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    return str(code)
+def readme_examples() -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    return [str(code) for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
+
+
+def run_example(code: str, folder: Path) -> str:
+    (folder / "example.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "example.py"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.slow
-def test_the_example_of_the_readme_runs_as_printed_from_any_folder(tmp_path):
-    code = readme_example().replace("env.max_frame=50000", "env.max_frame=2048")
+def test_the_run_example_of_the_readme_works_as_printed_from_any_folder(tmp_path):
+    code = readme_examples()[0].replace("env.max_frame=50000", "env.max_frame=2048")
     assert "env.max_frame=2048" in code, "the example's budget, cut short here"
-    (tmp_path / "example.py").write_text(code)
-    done = subprocess.run(
-        [sys.executable, "example.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    assert run_example(code, tmp_path).startswith(
+        "trial_metrics: frame:2.05e+03 | total_reward_ma:"
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("trial_metrics: frame:2.05e+03 | total_reward_ma:")
     (saved,) = tmp_path.glob("data/*/ppo_cartpole_spec.json")
     assert json.loads(saved.read_text())["env"]["max_frame"] == 2048
+
+
+@pytest.mark.slow
+def test_the_loop_example_of_the_readme_trains_and_prints_a_score(tmp_path):
+    code = readme_examples()[1]
+    assert "10_000" in code, "the example's budget, cut short here"
+    sets = 'sets=["meta.compile=off"])'
+    code = code.replace("10_000", "2_000").replace('"ppo_cartpole")', f'"ppo_cartpole", {sets}')
+    assert 8 < float(run_example(code, tmp_path)) < 500

@@ -68,6 +68,11 @@ class Agent:
     def is_compiled(self) -> bool:
         return self.algorithm.learner.is_compiled
 
+    def target_nets(self) -> dict[str, dict[str, Tensor]]:
+        """State dicts of slow copies, for algorithms that have them."""
+        target_nets = getattr(self.algorithm, "target_nets", None)
+        return target_nets() if target_nets else {}
+
     def statistics(self) -> dict[str, dict[str, Tensor]]:
         """Running statistics of observations and rewards, by the name of their owner."""
         return self._lens.statistics()

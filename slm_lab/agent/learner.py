@@ -70,13 +70,17 @@ class Trainable:
 
         `training` matters to norm layers alone: it makes them use, and follow, batch statistics.
         """
-        tensors = dict(zip(self._names, self._views(state[self.name]), strict=True))
+        tensors = self.named_parameters(state[self.name])
         prefix = f"{self.name}.buffer."
         tensors |= {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         self.net.train(training)
         outputs: tuple[Tensor, ...] = functional_call(self.net, tensors, inputs)
         self.net.eval()
         return outputs
+
+    def named_parameters(self, flat: Tensor) -> dict[str, Tensor]:
+        """A flat vector of this net's layout as the entries of a state dict."""
+        return dict(zip(self._names, self._views(flat), strict=True))
 
     def descend(self, state: State, gradient: Tensor) -> tuple[State, Tensor]:
         """Clip by global norm, then one optimiser step: (changed entries, norm before clipping)."""

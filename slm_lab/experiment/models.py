@@ -31,6 +31,8 @@ def snapshot(agent: Agent) -> StateDicts:
             if k.startswith(prefix)
         }
         states[f"{name}_optim"] = {k: v.detach().cpu().clone() for k, v in slots.items()}
+    for name, parameters in agent.target_nets().items():
+        states[f"{name}_model"] = {k: v.detach().cpu().clone() for k, v in parameters.items()}
     for name, statistics in agent.statistics().items():
         states[f"{name}_model"] = {k: v.clone() for k, v in statistics.items()}
     return states

@@ -105,8 +105,8 @@ def test_gradients_of_plain_batch_norm_are_those_of_torch() -> None:
     x = torch.randn(6, 3, generator=generator, requires_grad=True)
     weights = torch.randn(6, 3, generator=generator)
     ours, theirs = BatchRenorm1d(3), nn.BatchNorm1d(3)
-    gradients = [torch.autograd.grad((net(x) * weights).sum(), x)[0] for net in (ours, theirs)]
-    assert torch.allclose(*gradients, atol=1e-5)
+    first, second = (torch.autograd.grad((net(x) * weights).sum(), x)[0] for net in (ours, theirs))
+    assert torch.allclose(first, second, atol=1e-5)
 
 
 def test_channels_are_on_axis_one_whatever_the_rank() -> None:

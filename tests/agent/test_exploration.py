@@ -93,8 +93,8 @@ def make_actor(
 
 
 def shares(agent: Agent, frame: int = 0) -> list[float]:
-    counts = sum(np.bincount(agent.act(OBS, frame=frame), minlength=4) for _ in range(20))
-    found: list[float] = (counts / (20 * ENVS)).tolist()
+    actions = np.concatenate([agent.act(OBS, frame=frame) for _ in range(20)])
+    found: list[float] = (np.bincount(actions, minlength=4) / len(actions)).tolist()
     return found
 
 

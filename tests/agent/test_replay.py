@@ -323,7 +323,10 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_the_predicted_bytes_are_the_bytes_taken(layout: Any) -> None:
-    replay = Replay(60, 3, *layout, EveryRow(), batch_size=1, gamma=0.9)
+    shape, dtype, action_shape, action_dtype = layout
+    replay = Replay(
+        60, 3, shape, dtype, action_shape, action_dtype, EveryRow(), batch_size=1, gamma=0.9
+    )
     columns = ("obs", "next_obs", "action", "reward", "terminated", "ended")
     state = replay.state_dict()
     assert sum(state[name].nbytes for name in columns) == replay_bytes(60, *layout)

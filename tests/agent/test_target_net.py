@@ -98,7 +98,7 @@ def test_a_restored_update_does_not_copy_again() -> None:
 def share_of(spec: Spec) -> float:
     dqn = make_agent(spec, SPACES, seed=0).algorithm
     assert isinstance(dqn, DQN)
-    return dqn._target_update.share
+    return float(dqn._target_update.share)
 
 
 def test_a_dqn_knows_its_own_pace(make_spec: MakeSpec) -> None:

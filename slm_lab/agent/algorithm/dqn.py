@@ -110,8 +110,10 @@ class DQN:
         self._rates.load_state_dict(state["rates"])
         self._target_update.load_state_dict(state["target_update"])
 
-    def target_states(self) -> dict[str, Tensor]:
-        return {name: self.learner.state[name] for name in self._targets}
+    def target_nets(self) -> dict[str, dict[str, Tensor]]:
+        """State dicts of the target nets."""
+        state = self.learner.state
+        return {name: self._q.named_parameters(state[name]) for name in self._targets}
 
     @property
     def _targets(self) -> dict[str, str]:

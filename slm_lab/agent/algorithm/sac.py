@@ -198,8 +198,14 @@ class SoftActorCritic:
             return spec.fixed_alpha
         return spec.fixed_alpha * max(0.0, 1 - frame / spec.alpha_anneal_frames)
 
-    def target_states(self) -> dict[str, Tensor]:
-        return {name: self.learner.state[name] for name in self._critics.targets}
+    def target_nets(self) -> dict[str, dict[str, Tensor]]:
+        """State dicts of the target nets."""
+        state = self.learner.state
+        return {
+            f"target_{q.name}": q.named_parameters(state[f"target_{q.name}"])
+            for q in self._critics.trainables
+            if f"target_{q.name}" in self._critics.targets
+        }
 
     def state_dict(self) -> dict[str, Any]:
         return {
