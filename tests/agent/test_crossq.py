@@ -65,7 +65,7 @@ def two_rows(make_batch: MakeBatch) -> ReplayBatch:
 def test_there_are_no_target_nets(make_spec: MakeSpec) -> None:
     crossq = make_crossq(make_spec, DISCRETE)
     assert not any("target_q" in key for key in crossq.learner.state)
-    assert crossq.target_states() == {}
+    assert crossq.target_nets() == {}
 
 
 def test_statistics_of_the_critics_see_both_sides_and_those_of_the_actor_one(

@@ -118,8 +118,9 @@ def test_a_target_starts_as_a_copy_and_vanilla_dqn_has_none(make_spec: MakeSpec)
         state = dqn.learner.state
         assert torch.equal(state["target_net"], state["net"])
         assert state["target_net"] is not state["net"]
-        assert list(dqn.target_states()) == ["target_net"]
+        (saved,) = dqn.target_nets().values()
+        assert list(saved) == list(dqn.modules["net"].state_dict())
     vanilla = make_agent(make_spec("VanillaDQN"), SPACES, seed=0).algorithm
     assert isinstance(vanilla, DQN)
     assert "target_net" not in vanilla.learner.state
-    assert vanilla.target_states() == {}
+    assert vanilla.target_nets() == {}
