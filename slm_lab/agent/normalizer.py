@@ -1,7 +1,8 @@
 """Running statistics of observations and rewards: part of the agent, saved and frozen with it.
 
-Statistics move only when the agent learns, never while it collects: within one rollout every
-observation is seen through the same lens, by the acting policy and by the loss alike.
+Acting never moves them. A rollout moves them after it was learned from, so that the acting policy and
+the loss see it through the same lens; a replay keeps raw rows, moves them with every step, and sees
+each batch through the latest.
 """
 
 from __future__ import annotations

@@ -420,3 +420,15 @@ def test_sub_actions_are_refused_by_the_algorithms_key(make_spec: MakeSpec, name
     spaces = Spaces((1,), "float32", "multi_discrete", (2, 2))
     with pytest.raises(SpecError, match=rf"agent\.algorithm\.name: {name} takes discrete or"):
         make_agent(make_spec(name), spaces, seed=0)
+
+
+def test_spectral_norm_bounds_the_last_hidden_layer_of_each_critic(make_spec: MakeSpec) -> None:
+    values = {"agent.net.hid_layers": [8, 8], "agent.algorithm.spectral_norm": True}
+    sac = make_agent(make_spec("SoftActorCritic", values), DISCRETE, seed=0).algorithm
+    for name in ("q1_net", "q2_net"):
+        critic = sac.modules[name]
+        linear = [layer for layer in critic.modules() if isinstance(layer, torch.nn.Linear)]
+        for _ in range(30):  # the power iteration behind the norm converges while training
+            critic.train()(torch.eye(2))
+        assert torch.linalg.matrix_norm(linear[-2].weight, 2).item() == pytest.approx(1, abs=0.01)
+        assert not hasattr(linear[-1], "parametrizations")

@@ -11,6 +11,7 @@ from slm_lab.agent.algorithm.distribution import Distribution, Family
 from slm_lab.agent.learner import State, Trainable
 from slm_lab.agent.net.init import init_head
 from slm_lab.agent.net.make import make_net
+from slm_lab.spec import Problem, SpecError
 
 if TYPE_CHECKING:
     from slm_lab.spec import NetSpec
@@ -104,6 +105,8 @@ class ActorCriticNets:
 
 
 def _heads(net: nn.Module) -> list[nn.Module]:
-    tails = net.tails
-    assert isinstance(tails, nn.Module)
+    tails = getattr(net, "tails", None)
+    if not isinstance(tails, nn.Module):
+        fix = f"{type(net).__name__} gives Q values and cannot be a policy. Use MLPNet or ConvNet."
+        raise SpecError([Problem("agent.net.type", fix)])
     return list(tails) if isinstance(tails, nn.ModuleList) else [tails]

@@ -93,7 +93,12 @@ class SoftActorCritic:
             self._actor = Trainable(
                 "net", make_policy_net(self._family, actor).to(setup.device), actor
             )
-            self._critics = make_twin(critic, setup, crossed=spec.name == "CrossQ")
+            self._critics = make_twin(
+                critic,
+                setup,
+                crossed=spec.name == "CrossQ",
+                spectral_norm=spec.spectral_norm,
+            )
         self._alpha = Trainable(
             "log_alpha", LogAlpha(spec.init_alpha).to(setup.device), _unclipped(actor)
         )

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 from slm_lab.agent.algorithm.target_net import TargetUpdate
 from slm_lab.agent.learner import State, Trainable
@@ -50,17 +51,31 @@ class TwinCritic(Protocol):
         ...
 
 
-def make_twin(spec: NetSpec, setup: Setup, *, crossed: bool) -> TwinCritic:
-    trainables = make_trainables(spec, setup.spaces, setup.device)
+def make_twin(
+    spec: NetSpec, setup: Setup, *, crossed: bool, spectral_norm: bool = False
+) -> TwinCritic:
+    trainables = make_trainables(spec, setup.spaces, setup.device, spectral_norm=spectral_norm)
     return CrossTwin(trainables) if crossed else TargetTwin(trainables)
 
 
-def make_trainables(spec: NetSpec, spaces: Spaces, device: torch.device) -> list[Trainable]:
+def make_trainables(
+    spec: NetSpec, spaces: Spaces, device: torch.device, *, spectral_norm: bool = False
+) -> list[Trainable]:
     obs_shape, out_dim = spaces.obs_shape, spaces.action_sizes[0]
     if spaces.is_continuous:
         obs_shape, out_dim = (math.prod(obs_shape) + out_dim,), 1
     nets = [make_net(spec, obs_shape, (out_dim,)).to(device) for _ in range(2)]
+    if spectral_norm:
+        for net in nets:
+            _bound_last_hidden_layer(net)
     return [Trainable(f"q{i}_net", net, spec) for i, net in enumerate(nets, start=1)]
+
+
+def _bound_last_hidden_layer(net: nn.Module) -> None:
+    """Spectral norm 1 for the last Linear before the output (Gogianu et al. 2021)."""
+    layers = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
+    if len(layers) > 1:
+        parametrizations.spectral_norm(layers[-2])
 
 
 class TargetTwin:
