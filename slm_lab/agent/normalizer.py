@@ -1,8 +1,8 @@
 """Running statistics of observations and rewards: part of the agent, saved and frozen with it.
 
-Acting never moves them. A rollout moves them after it was learned from, so that the acting policy and
-the loss see it through the same lens; a replay keeps raw rows, moves them with every step, and sees
-each batch through the latest.
+Acting never moves them. A rollout moves them after it was learned from, so that the acting policy
+and the loss see it through the same lens; a replay keeps raw rows, moves them with every step, and
+sees each batch through the latest.
 """
 
 from __future__ import annotations

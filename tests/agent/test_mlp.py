@@ -160,7 +160,7 @@ def test_the_free_log_std_reaches_the_policy(shared: bool) -> None:
     state, x = nets.initial_state(), torch.zeros(1, 3)
     expected = 2 * (-1.0 + 0.5 * math.log(2 * math.pi * math.e))
     assert nets.policy(state, x).entropy().item() == pytest.approx(expected)
-    assert nets.policy_of_module(x).entropy().item() == pytest.approx(expected)
+    assert nets.policy_of_heads(nets.modules["net"](x)).entropy().item() == pytest.approx(expected)
     assert nets(state, x)[0].entropy().item() == pytest.approx(expected)
     assert nets.value(state, x).shape == (1,)
 
@@ -211,5 +211,7 @@ def test_policy_and_value_agree_however_they_are_asked_for() -> None:
         policy, value = nets(state, x)
         expected = policy.log_prob(action)
         torch.testing.assert_close(nets.policy(state, x).log_prob(action), expected)
-        torch.testing.assert_close(nets.policy_of_module(x).log_prob(action), expected)
+        torch.testing.assert_close(
+            nets.policy_of_heads(nets.modules["net"](x)).log_prob(action), expected
+        )
         torch.testing.assert_close(nets.value(state, x), value)

@@ -274,9 +274,9 @@ def test_env_check_of_a_broken_env_fails(slm_lab):
         "        return np.zeros(1, np.float32), {}\n"
         "    def step(self, action):\n"
         "        return np.zeros(1, np.float32), float('nan'), True, False, {}\n"
-        "gym.register('Broken-v0', entry_point=Broken)\n"
+        "gym.register('MineBroken-v0', entry_point=Broken)\n"
     )
-    code, out, _ = slm_lab("env", "check", "mine_broken:Broken-v0")
+    code, out, _ = slm_lab("env", "check", "mine_broken:MineBroken-v0")
     assert code == 1
     assert "problem: reward: NaN or infinite" in out
 

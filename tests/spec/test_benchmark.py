@@ -55,7 +55,9 @@ def test_both_ends_of_every_shipped_search_are_valid(file, name):
 @pytest.mark.parametrize(
     "model",
     [
-        *{*ALGORITHMS.values(), *MEMORIES.values(), *NETS.values()},
+        *sorted(
+            {*ALGORITHMS.values(), *MEMORIES.values(), *NETS.values()}, key=lambda m: m.__name__
+        ),
         AgentSpec,
         EnvSpec,
         LossSpec,

@@ -57,16 +57,8 @@ class ActorCritic:
             state, descent(nets[-1:], self.critic_loss), compile=setup.compile
         )
         self._rates = LearningRates(self.nets.specs, rollout_length(spec) * setup.num_envs)
-        self.act = PolicyActor(
-            self._family,
-            self.nets.policy,
-            self.nets.policy_of_module,
-            state,
-            num_envs=setup.num_envs,
-            seed=setup.seeds.act,
-            device=setup.device,
-            compile=setup.compile_act,
-        )
+        policy_net = self.nets.trainables[0]
+        self.act = PolicyActor(self._family, policy_net, self.nets.policy_of_heads, state, setup)
 
     def to_env(self, action: Tensor) -> Tensor:
         return self._family.to_env(action)

@@ -2,55 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.distribution import Distribution, Family, Noise
+from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.compiler import Compiled
-from slm_lab.agent.learner import State
+from slm_lab.agent.learner import State, Trainable
+from slm_lab.agent.net.small_batch import Forward, numpy_forward
 
-PolicyOfState = Callable[[State, Tensor], Distribution]
-PolicyOfModule = Callable[[Tensor], Distribution]
+PolicyOfHeads = Callable[[Sequence[Tensor]], Distribution]
 
 
 class PolicyActor:
     """Draws from pi(.|obs) with its own stream of noise.
 
-    Eager acting calls the module, whose parameters view the training state; compiled acting passes
-    that state to the same policy written as a pure function.
+    Three ways to the same policy: a small MLP on few rows in NumPy; else the module, whose
+    parameters view the training state; or, compiled, a pure function of that state.
     """
 
     def __init__(
-        self,
-        family: Family,
-        pure: PolicyOfState,
-        module: PolicyOfModule,
-        state: State,
-        *,
-        num_envs: int,
-        seed: int,
-        device: torch.device,
-        compile: bool,
+        self, family: Family, net: Trainable, policy: PolicyOfHeads, state: State, setup: Setup
     ) -> None:
-        self._module = module
-        self._pure = pure
-        self._noise = Noise(family.noise_kind, (num_envs, family.noise_dim), seed, device)
+        self._net = net
+        self._policy = policy
+        shape = (setup.num_envs, family.noise_dim)
+        self._noise = Noise(family.noise_kind, shape, setup.seeds.act, setup.device)
+        self._numpy = numpy_way(net.net, setup)
+        self._is_categorical = setup.spaces.action_type == "discrete"
         # The policy net's own entries: every further input would cost a little at each call.
         own = {k: v for k, v in state.items() if k == "net" or k.startswith("net.buffer.")}
         self._keys = list(own)
         self._tensors = tuple(own.values())
-        self._native = Compiled(self._sample, enabled=True, fixed=1 + len(own)) if compile else None
+        is_compiled = setup.compile_act and self._numpy is None
+        self._native = (
+            Compiled(self._sample, enabled=True, fixed=1 + len(own)) if is_compiled else None
+        )
 
     def __call__(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
         """obs [B, ...] -> actions [B, ...] as sampled; the mode of the policy if not exploring."""
         # No parameter requires a gradient outside a learning step, so none is recorded here.
         if not explore:
-            return self._module(obs).mode()
+            return self._policy(self._net.net(obs)).mode()
         noise = self._noise()
+        if self._numpy is not None:
+            heads = self._numpy(obs.numpy())
+            if self._is_categorical:  # drawn in NumPy too, as Categorical.sample does
+                return torch.from_numpy((heads[0] + noise.numpy()).argmax(-1))
+            return self._policy([torch.from_numpy(head) for head in heads]).sample(noise)
         if self._native is None:
-            return self._module(obs).sample(noise)
+            return self._policy(self._net.net(obs)).sample(noise)
         return self._native(noise, *self._tensors, obs)[0]
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -61,4 +64,11 @@ class PolicyActor:
 
     def _sample(self, noise: Tensor, *inputs: Tensor) -> tuple[Tensor]:
         state = dict(zip(self._keys, inputs[:-1], strict=True))
-        return (self._pure(state, inputs[-1]).sample(noise),)
+        return (self._policy(self._net(state, inputs[-1])).sample(noise),)
+
+
+def numpy_way(net: nn.Module, setup: Setup) -> Forward | None:
+    """The net's forward pass in NumPy, where that is the fastest way to act."""
+    if setup.device.type != "cpu" or setup.spaces.obs_dtype != "float32":
+        return None
+    return numpy_forward(net, setup.num_envs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -82,12 +83,10 @@ class ActorCriticNets:
         return self._family(outputs), value.squeeze(-1)
 
     def policy(self, state: State, obs: Tensor) -> Distribution:
-        outputs = self.trainables[0](state, obs)
-        return self._split(outputs)[0] if self.shared else self._family(outputs)
+        return self.policy_of_heads(self.trainables[0](state, obs))
 
-    def policy_of_module(self, obs: Tensor) -> Distribution:
-        """pi(.|s) straight from the module, whose parameters view the state: no state to pass."""
-        outputs = self.trainables[0].net(obs)
+    def policy_of_heads(self, outputs: Sequence[Tensor]) -> Distribution:
+        """pi(.|s) from the outputs of the policy net, or of the shared one."""
         return self._split(outputs)[0] if self.shared else self._family(outputs)
 
     def value(self, state: State, obs: Tensor) -> Tensor:
@@ -98,7 +97,7 @@ class ActorCriticNets:
         self._value_head.weight.mul_(scale)
         self._value_head.bias.mul_(scale).add_(shift)
 
-    def _split(self, outputs: tuple[Tensor, ...]) -> tuple[Distribution, Tensor]:
+    def _split(self, outputs: Sequence[Tensor]) -> tuple[Distribution, Tensor]:
         """Heads of a shared net: policy heads, then value, then a free log-std if there is one."""
         n = self._num_policy_heads
         return self._family((*outputs[:n], *outputs[n + 1 :])), outputs[n].squeeze(-1)

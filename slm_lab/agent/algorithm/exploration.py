@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from slm_lab.agent.algorithm.acting import numpy_way
 from slm_lab.agent.algorithm.distribution import Categorical, Noise
 from slm_lab.agent.algorithm.schedule import scheduled_value
 from slm_lab.agent.compiler import Compiled
@@ -54,11 +55,13 @@ class QActor:
         )
         self._explore_var = torch.zeros((), device=setup.device)
         self._last_frame = -1
+        self._numpy = numpy_way(net.net, setup)
         own = {k: v for k, v in state.items() if k == "net" or k.startswith("net.buffer.")}
         self._keys = list(own)
         self._tensors = tuple(own.values())
+        is_compiled = setup.compile_act and self._numpy is None
         self._native = (
-            Compiled(self._pure, enabled=True, fixed=2 + len(own)) if setup.compile_act else None
+            Compiled(self._pure, enabled=True, fixed=2 + len(own)) if is_compiled else None
         )
 
     def __call__(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
@@ -71,7 +74,11 @@ class QActor:
         noise = self._noise()
         if self._native is not None:
             return self._native(self._explore_var, noise, *self._tensors, obs)[0]
-        return self._choose(self._net.net(obs)[0], self._explore_var, noise)
+        if self._numpy is not None:
+            q_value = torch.from_numpy(self._numpy(obs.numpy())[0])
+        else:
+            q_value = self._net.net(obs)[0]
+        return self._choose(q_value, self._explore_var, noise)
 
     def explore_var(self, frame: int) -> float:
         """Epsilon or temperature."""

@@ -85,16 +85,8 @@ class PPO:
         self.learner = Learner(state, self._step, compile=setup.compile)
         self._rates = LearningRates(self.nets.specs, spec.time_horizon * setup.num_envs)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
-        self.act = PolicyActor(
-            self._family,
-            self.nets.policy,
-            self.nets.policy_of_module,
-            state,
-            num_envs=setup.num_envs,
-            seed=setup.seeds.act,
-            device=setup.device,
-            compile=setup.compile_act,
-        )
+        policy_net = self.nets.trainables[0]
+        self.act = PolicyActor(self._family, policy_net, self.nets.policy_of_heads, state, setup)
 
     def to_env(self, action: Tensor) -> Tensor:
         return self._family.to_env(action)

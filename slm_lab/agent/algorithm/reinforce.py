@@ -43,16 +43,7 @@ class Reinforce:
         self.learner = Learner(state, descent([self._net], self.loss), compile=setup.compile)
         self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
         self._returns_seen = RunningMoments(())
-        self.act = PolicyActor(
-            self._family,
-            self._policy,
-            lambda obs: self._family(self._net.net(obs)),
-            state,
-            num_envs=setup.num_envs,
-            seed=setup.seeds.act,
-            device=setup.device,
-            compile=setup.compile_act,
-        )
+        self.act = PolicyActor(self._family, self._net, self._family, state, setup)
 
     def to_env(self, action: Tensor) -> Tensor:
         return self._family.to_env(action)

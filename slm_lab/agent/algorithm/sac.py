@@ -9,11 +9,13 @@ can be annealed.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from slm_lab.agent.algorithm.acting import numpy_way
 from slm_lab.agent.algorithm.actor_critic_nets import make_policy_net
 from slm_lab.agent.algorithm.distribution import Categorical, Noise, TanhNormal, make_family
 from slm_lab.agent.algorithm.loss import make_row_loss
@@ -132,10 +134,10 @@ class SoftActorCritic:
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
         own = {k: v for k, v in state.items() if k == "net" or k.startswith("net.buffer.")}
         self._act_keys, self._act_tensors = list(own), tuple(own.values())
+        self._numpy = numpy_way(self._actor.net, setup)
+        is_compiled = setup.compile_act and self._numpy is None
         self._native_act = (
-            Compiled(self._pure_act, enabled=True, fixed=1 + len(own))
-            if setup.compile_act
-            else None
+            Compiled(self._pure_act, enabled=True, fixed=1 + len(own)) if is_compiled else None
         )
 
     def act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
@@ -144,9 +146,15 @@ class SoftActorCritic:
             return self._uniform(obs.shape[0])
         if explore and self._native_act is not None:
             return self._native_act(self._noise(), *self._act_tensors, obs)[0]
-        policy = self._family(self._actor.net(obs))
+        policy = self._family(self._heads(obs))
         action = policy.sample(self._noise()) if explore else policy.mode()
         return action if self._is_discrete else action.tanh()
+
+    def _heads(self, obs: Tensor) -> Sequence[Tensor]:
+        if self._numpy is None:
+            heads: tuple[Tensor, ...] = self._actor.net(obs)
+            return heads
+        return [torch.from_numpy(head) for head in self._numpy(obs.numpy())]
 
     def to_env(self, action: Tensor) -> Tensor:
         return action
