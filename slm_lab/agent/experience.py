@@ -32,6 +32,11 @@ class Lens:
         self._device = device
         self._on_cpu = device.type == "cpu"
 
+    @property
+    def has_statistics(self) -> bool:
+        """Whether anything follows what is observed."""
+        return isinstance(self._obs_transform, ObsNormalizer) or self._reward_transform is not None
+
     def obs(self, obs: Tensor) -> Tensor:
         if self._obs_transform is not None:
             obs = self._obs_transform(obs)
@@ -138,9 +143,10 @@ class ReplayExperience:
         self._is_due = (
             self._seen > self._start and self._seen // self._every > before // self._every
         )
-        ended = torch.from_numpy(transition.terminated | transition.truncated)
-        self._lens.observe_rewards(torch.from_numpy(transition.reward)[None], ended[None])
-        self._lens.observe_obs(torch.from_numpy(obs))
+        if self._lens.has_statistics:
+            ended = torch.from_numpy(transition.terminated | transition.truncated)
+            self._lens.observe_rewards(torch.from_numpy(transition.reward)[None], ended[None])
+            self._lens.observe_obs(torch.from_numpy(obs))
 
     def batch(self, frame: int) -> ReplayBatch:
         self._is_due = False

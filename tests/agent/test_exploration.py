@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.agent import Agent
-from slm_lab.agent.algorithm.exploration import boltzmann, epsilon_greedy
+from slm_lab.agent.algorithm.exploration import _epsilon_greedy, boltzmann, epsilon_greedy
 from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
 from slm_lab.types import Spaces
@@ -139,3 +139,12 @@ def test_exploring_envs_do_not_all_explore_at_once(make_spec: MakeSpec) -> None:
     agent = make_actor(make_spec, "epsilon_greedy", 0.5)
     greedy = [float((agent.act(OBS) == 2).mean()) for _ in range(20)]
     assert 0.5 < min(greedy) <= max(greedy) < 0.75
+
+
+def test_the_numpy_form_of_epsilon_greedy_makes_the_same_choices() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q_value, noise = (torch.rand(200, n, generator=generator) for n in (3, 2))
+    for epsilon in (0.0, 0.3, 1.0):
+        expected = epsilon_greedy(q_value, torch.tensor(epsilon), noise)
+        found = _epsilon_greedy(q_value.numpy(), epsilon, noise.numpy())
+        assert found.tolist() == expected.tolist()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from slm_lab.agent.algorithm.exploration import QActor
 from slm_lab.agent.algorithm.loss import make_row_loss
+from slm_lab.agent.algorithm.minibatch import minibatches
 from slm_lab.agent.algorithm.schedule import LearningRates
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.algorithm.target_net import TargetUpdate
@@ -83,7 +84,7 @@ class DQN:
             batch.discount,
             batch.weight,
         )
-        for rows in zip(*(torch.split(x, self._batch_size) for x in columns), strict=True):
+        for rows in minibatches(columns, self._batch_size):
             for _ in range(self._spec.training_batch_iter):
                 self.learner.step(*rows)
             td_errors.append(self.learner.state["td_error"].clone())

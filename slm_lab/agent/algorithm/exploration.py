@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +34,14 @@ def boltzmann(q_value: Tensor, temperature: Tensor, noise: Tensor) -> Tensor:
     return Categorical(q_value / temperature.clamp_min(1e-8)).sample(noise)
 
 
+def _epsilon_greedy(q_value: np.ndarray, epsilon: float, noise: np.ndarray) -> np.ndarray:
+    """`epsilon_greedy` in NumPy; the same choice from the same noise."""
+    count = q_value.shape[-1]
+    anything = np.minimum((noise[:, 1] * count).astype(np.int64), count - 1)
+    chosen: np.ndarray = np.where(noise[:, 0] < epsilon, anything, q_value.argmax(-1))
+    return chosen
+
+
 class QActor:
     """Acts on the Q values of a net; how much it explores is a schedule over frames."""
 
@@ -54,6 +63,7 @@ class QActor:
             setup.device,
         )
         self._explore_var = torch.zeros((), device=setup.device)
+        self._epsilon = 0.0  # the same number for NumPy
         self._last_frame = -1
         self._numpy = numpy_way(net.net, setup)
         own = {k: v for k, v in state.items() if k == "net" or k.startswith("net.buffer.")}
@@ -69,16 +79,18 @@ class QActor:
             best: Tensor = self._net.net(obs)[0].argmax(-1)
             return best
         if frame != self._last_frame:
-            self._explore_var.fill_(self.explore_var(frame))
+            self._epsilon = self.explore_var(frame)
+            self._explore_var.fill_(self._epsilon)
             self._last_frame = frame
         noise = self._noise()
         if self._native is not None:
             return self._native(self._explore_var, noise, *self._tensors, obs)[0]
         if self._numpy is not None:
-            q_value = torch.from_numpy(self._numpy(obs.numpy())[0])
-        else:
-            q_value = self._net.net(obs)[0]
-        return self._choose(q_value, self._explore_var, noise)
+            q_values = self._numpy(obs.numpy())[0]
+            if self._policy == "epsilon_greedy":  # a handful of rows: NumPy's calls are cheaper
+                return torch.from_numpy(_epsilon_greedy(q_values, self._epsilon, noise.numpy()))
+            return self._choose(torch.from_numpy(q_values), self._explore_var, noise)
+        return self._choose(self._net.net(obs)[0], self._explore_var, noise)
 
     def explore_var(self, frame: int) -> float:
         """Epsilon or temperature."""

@@ -19,6 +19,7 @@ from slm_lab.agent.algorithm.acting import numpy_way
 from slm_lab.agent.algorithm.actor_critic_nets import make_policy_net
 from slm_lab.agent.algorithm.distribution import Categorical, Noise, TanhNormal, make_family
 from slm_lab.agent.algorithm.loss import make_row_loss
+from slm_lab.agent.algorithm.minibatch import minibatches
 from slm_lab.agent.algorithm.ppo import symlog
 from slm_lab.agent.algorithm.schedule import LearningRate, LearningRates
 from slm_lab.agent.algorithm.setup import Setup
@@ -175,9 +176,9 @@ class SoftActorCritic:
             batch.discount,
             batch.weight,
         )
-        minibatches = zip(*(torch.split(x, self._batch_size) for x in columns), strict=True)
+        drawn = minibatches(columns, self._batch_size)
         td_errors = []
-        for rows, noise in zip(minibatches, self._learning_noise(), strict=True):
+        for rows, noise in zip(drawn, self._learning_noise(), strict=True):
             self._critic_updates += 1
             is_full = self._critic_updates % self._spec.policy_delay == 0
             (self.learner if is_full else self._critic_learner).step(*rows, *noise)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.a2c import ActorCritic
+from slm_lab.agent.algorithm.minibatch import minibatches
 from slm_lab.agent.algorithm.ppo import PPO
 from slm_lab.agent.divergence import check_finite
 from slm_lab.agent.learner import Learner, State, descent
@@ -104,7 +105,7 @@ class SelfImitation:
         (return_,) = self._base.critic.to_head_units(past.return_)
         advantages = []
         columns = (past.obs, past.action, return_, past.weight)
-        for rows in zip(*(torch.split(x, self._batch_size) for x in columns), strict=True):
+        for rows in minibatches(columns, self._batch_size):
             for _ in range(self._spec.training_batch_iter):
                 self._imitation.step(*rows)
             advantages.append(self._imitation.state["advantage"].clone())

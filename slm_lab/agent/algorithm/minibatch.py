@@ -1,0 +1,15 @@
+"""Rows drawn at once, learned from one minibatch after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+
+def minibatches(columns: Sequence[Tensor], size: int) -> Iterable[Sequence[Tensor]]:
+    """Columns [k * size, ...] -> k sequences of columns [size, ...]."""
+    if columns[0].shape[0] == size:
+        return [columns]
+    return zip(*(torch.split(column, size) for column in columns), strict=True)
