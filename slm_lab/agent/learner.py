@@ -78,6 +78,11 @@ class Trainable:
         self.net.eval()
         return outputs
 
+    def own_entries(self, state: Mapping[str, Tensor]) -> State:
+        """What of a state the net's outputs depend on: its parameters and buffers."""
+        prefix = f"{self.name}.buffer."
+        return {k: v for k, v in state.items() if k == self.name or k.startswith(prefix)}
+
     def named_parameters(self, flat: Tensor) -> dict[str, Tensor]:
         """A flat vector of this net's layout as the entries of a state dict."""
         return dict(zip(self._names, self._views(flat), strict=True))

@@ -33,7 +33,7 @@ class PolicyActor:
         self._numpy = numpy_way(net.net, setup)
         self._is_categorical = setup.spaces.action_type == "discrete"
         # The policy net's own entries: every further input would cost a little at each call.
-        own = {k: v for k, v in state.items() if k == "net" or k.startswith("net.buffer.")}
+        own = net.own_entries(state)
         self._keys = list(own)
         self._tensors = tuple(own.values())
         is_compiled = setup.compile_act and self._numpy is None

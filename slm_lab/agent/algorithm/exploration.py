@@ -66,7 +66,7 @@ class QActor:
         self._epsilon = 0.0  # the same number for NumPy
         self._last_frame = -1
         self._numpy = numpy_way(net.net, setup)
-        own = {k: v for k, v in state.items() if k == "net" or k.startswith("net.buffer.")}
+        own = net.own_entries(state)
         self._keys = list(own)
         self._tensors = tuple(own.values())
         is_compiled = setup.compile_act and self._numpy is None

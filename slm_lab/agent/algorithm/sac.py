@@ -133,7 +133,7 @@ class SoftActorCritic:
         self._noise = Noise(self._family.noise_kind, shape, setup.seeds.act, setup.device)
         self._random = torch.Generator().manual_seed(setup.seeds.act + 1)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
-        own = {k: v for k, v in state.items() if k == "net" or k.startswith("net.buffer.")}
+        own = self._actor.own_entries(state)
         self._act_keys, self._act_tensors = list(own), tuple(own.values())
         self._numpy = numpy_way(self._actor.net, setup)
         is_compiled = setup.compile_act and self._numpy is None
