@@ -84,7 +84,27 @@ def _tanh_by_sigmoid(x: Tensor) -> Tensor:
     return 2 * torch.sigmoid(2 * x) - 1
 
 
-_FASTER = {torch.ops.aten.tanh.default: _tanh_by_sigmoid}
+def _narrow_mm(a: Tensor, b: Tensor) -> Any:
+    """A product of few columns (a gradient of first weights, a head), made as its transpose.
+
+    MKL is made for wide results: 256x256 times 256x4 takes it 80 us, 4x256 times 256x256 only 20.
+    """
+    if 1 < b.shape[1] <= _NARROW < a.shape[0]:
+        return torch.mm(b.t(), a.t()).t()
+    return NotImplemented  # as it is
+
+
+def _narrow_addmm(bias: Tensor, a: Tensor, b: Tensor) -> Any:
+    product = _narrow_mm(a, b)
+    return product if product is NotImplemented else bias + product
+
+
+_NARROW = 16
+_FASTER: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.tanh.default: _tanh_by_sigmoid,
+    torch.ops.aten.mm.default: _narrow_mm,
+    torch.ops.aten.addmm.default: _narrow_addmm,
+}
 
 
 @cache

@@ -53,8 +53,10 @@ class Replay:
         self._reward = torch.zeros(lead)
         self._terminated = torch.zeros(lead, dtype=torch.bool)
         self._ended = torch.zeros(lead, dtype=torch.bool)
-        # NumPy views of the same storage: assigning a row through them is several times cheaper.
+        # NumPy views of the same storage: through them, writing and taking rows is several times
+        # cheaper. Rows for writing are slots of all envs; for taking, single transitions.
         self._rows = tuple(column.numpy() for column in self._columns().values())
+        self._flat = {k: v.flatten(0, 1).numpy() for k, v in self._columns().items()}
         self._env_range = np.arange(num_envs)
         self._write = 0
         self._filled = 0
@@ -90,13 +92,14 @@ class Replay:
         if self._use_cer:
             self._include_newest(index)
         self._unseen = 0
-        reward, discount, last = self._n_step_return(index, learned_from or _as_it_is)
+        rows = index.numpy()
+        reward, discount, last = self._n_step_return(rows, learned_from or _as_it_is)
         return ReplayBatch(
-            obs=self._obs.flatten(0, 1)[index],
-            action=self._action.flatten(0, 1)[index],
-            reward=reward,
-            next_obs=self._next_obs.flatten(0, 1)[last],
-            discount=discount,
+            obs=self._take("obs", rows),
+            action=self._take("action", rows),
+            reward=torch.from_numpy(reward),
+            next_obs=self._take("next_obs", last),
+            discount=torch.from_numpy(discount),
             weight=self._sampler.weight(index, self.size, batches, frame),
             index=index,
         )
@@ -136,23 +139,25 @@ class Replay:
         )
         index[len(index) - count :] = newest
 
+    def _take(self, column: str, rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(self._flat[column].take(rows, 0))
+
     def _n_step_return(
-        self, index: Tensor, learned_from: RewardView
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, index: np.ndarray, learned_from: RewardView
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(sum of discounted rewards, discount of the bootstrap, row whose successor it is of)."""
-        rewards, ended = self._reward.flatten(), self._ended.flatten()
-        total = learned_from(rewards[index])
+        total = learned_from(self._take("reward", index)).numpy()
         last = index
-        reach = torch.full_like(total, self._gamma)
+        reach = np.full(len(index), self._gamma, np.float32)
         newest_slot = (self._write - 1) % self._slots
         for _ in range(self._n_step - 1):
-            goes_on = ~ended[last] & (last // self._num_envs != newest_slot)
+            goes_on = ~self._flat["ended"].take(last) & (last // self._num_envs != newest_slot)
             following = (last + self._num_envs) % (self._slots * self._num_envs)
-            last = torch.where(goes_on, following, last)
-            reward = learned_from(rewards[last])
-            total = total + torch.where(goes_on, reach * reward, torch.zeros_like(total))
-            reach = torch.where(goes_on, reach * self._gamma, reach)
-        return total, reach * ~self._terminated.flatten()[last], last
+            last = np.where(goes_on, following, last)
+            reward = learned_from(self._take("reward", last)).numpy()
+            total = total + np.where(goes_on, reach * reward, np.float32(0))
+            reach = np.where(goes_on, reach * np.float32(self._gamma), reach)
+        return total, reach * ~self._flat["terminated"].take(last), last
 
 
 def _as_it_is(reward: Tensor) -> Tensor:
