@@ -12,6 +12,7 @@ scored ends with the game.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import numpy as np
 from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
 from slm_lab.env.space import action_codec, make_spaces, obs_codec
-from slm_lab.env.vector import check_batch, spawn_streams
+from slm_lab.env.vector import check_batch, grid, spawn_streams
 from slm_lab.types import Transition
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ _NOT_HERE = {
     "reward_clipping": "env.clip_reward, which leaves scores alone",
     "stack_num": "env.frame_stack",
 }
+
+_PIXEL = 3  # side of a frame's pixel in a rendered picture
 
 
 def make_atari(
@@ -84,11 +87,13 @@ class AtariEnv:
     backend = "ale"
     restorable = False
 
-    def __init__(self, games: AtariVectorEnv, *, seed: int) -> None:
+    def __init__(self, games: AtariVectorEnv, *, seed: int, render: bool = False) -> None:
         self._games = games
+        self._renders = render
         self.num_envs: int = games.num_envs
         self._action_codec = action_codec(games.single_action_space)
-        self.spaces = make_spaces(obs_codec(games.single_observation_space), self._action_codec)
+        spaces = make_spaces(obs_codec(games.single_observation_space), self._action_codec)
+        self.spaces = replace(spaces, frame_stack=spaces.obs_shape[0])
         self.episodes = EpisodeStats(self.num_envs)
         self._seeds, self._action_rng = spawn_streams(seed, self.num_envs)
         self._started = False
@@ -130,7 +135,11 @@ class AtariEnv:
         return self._action_codec.sample(self._action_rng, self.num_envs)
 
     def render(self) -> np.ndarray | None:
-        return None
+        """What the agent sees, its newest frame, in grey: ale-py's batch draws nothing else."""
+        if not self._renders:
+            return None
+        newest = self._obs[:, -1].repeat(_PIXEL, axis=1).repeat(_PIXEL, axis=2)
+        return grid(np.repeat(newest[..., None], 3, axis=-1))
 
     def close(self) -> None:
         self._games.close()

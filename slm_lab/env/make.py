@@ -48,13 +48,12 @@ FASTER_ON_ENVPOOL = {
 def make_env(spec: EnvSpec, *, seed: int, render: bool = False) -> VectorEnv:
     """All random streams (one per env, one for random actions) are spawned from `seed`.
 
-    `render` asks for `VectorEnv.render()`, which only the Gymnasium back-end has: it is used
-    whatever the spec says.
+    `render` asks for `VectorEnv.render()`, which envpool has not: Gymnasium is used instead.
     """
     env: VectorEnv
     backend = choose_backend(spec, render=render)
     if backend == "ale":
-        return make_atari_env(spec, seed=seed)
+        return make_atari_env(spec, seed=seed, render=render)
     if backend == "envpool":
         pool = make_pool(
             spec.name,
@@ -73,17 +72,17 @@ def make_env(spec: EnvSpec, *, seed: int, render: bool = False) -> VectorEnv:
 def choose_backend(
     spec: EnvSpec, *, render: bool = False
 ) -> Literal["gymnasium", "envpool", "ale"]:
-    """`auto` takes ale-py's own batch for Atari games, and prefers Gymnasium, which resumes
-    exactly, for all others unless envpool is clearly faster.
+    """`auto` takes ale-py's own batch for Atari games, for others Gymnasium, which resumes exactly,
+    unless envpool is clearly faster.
 
     An explicit `envpool` needs an id that envpool has and kwargs that it supports.
     """
+    if spec.backend == "ale" or (spec.backend == "auto" and spec.name.startswith("ALE/")):
+        return "ale"
     if render or spec.backend == "gymnasium":
         return "gymnasium"
     if spec.backend == "envpool":
         return "envpool"
-    if spec.backend == "ale" or (spec.backend == "auto" and spec.name.startswith("ALE/")):
-        return "ale"
     if spec.backend != "auto":
         raise EnvError(
             f"env.backend: found `{spec.backend}`, which this version cannot drive. "
@@ -99,7 +98,7 @@ def choose_backend(
     return "envpool" if envpool_pays else "gymnasium"
 
 
-def make_atari_env(spec: EnvSpec, *, seed: int) -> AtariEnv:
+def make_atari_env(spec: EnvSpec, *, seed: int, render: bool = False) -> AtariEnv:
     if not spec.name.startswith("ALE/"):
         raise EnvError(
             f"env.backend: `ale` plays Atari games only, found env.name `{spec.name}`. "
@@ -118,7 +117,7 @@ def make_atari_env(spec: EnvSpec, *, seed: int) -> AtariEnv:
         max_t=spec.max_t,
         kwargs=spec.kwargs,
     )
-    return AtariEnv(games, seed=seed)
+    return AtariEnv(games, seed=seed, render=render)
 
 
 def make_gymnasium_envs(spec: EnvSpec, *, render: bool = False) -> list[gym.Env[Any, Any]]:

@@ -154,6 +154,8 @@ def test_a_saved_replay_goes_on_as_if_it_had_not_been_saved(game_keys, saved_at)
     for step in play(Game(num_envs, stack), steps, ours, reference):
         if step == saved_at:
             restored = frame_replay(capacity, num_envs, stack, n_step=n_step)
+            for _ in play(Game(num_envs, stack), ["." * num_envs] * 3, restored):
+                pass  # whatever it held before
             restored.load_state_dict({k: v.clone() for k, v in ours.state_dict().items()})
             ours = restored
             play_on = steps[step + 1 :]
@@ -185,13 +187,21 @@ def test_a_lost_life_starts_no_new_stack_but_cuts_the_bootstrap():
     assert replay.sample(1, frame=0).obs[2, :, 0, 0].tolist() == [3, 4, 5, 6]
 
 
-def test_the_store_of_starts_stays_small_however_many_episodes_pass():
-    """Ten slots, an ending every step: what cannot be drawn any more makes room."""
-    replay = frame_replay(10, 1, 4)
-    sizes = [
-        len(replay.state_dict()["starts.frames"]) for _ in play(Game(1, 4), ["T"] * 400, replay)
-    ]
-    assert max(sizes[100:]) == sizes[100]
+def test_a_life_lost_while_another_game_ends_starts_no_stack_either():
+    replay = frame_replay(16, 2, 4)
+    for _ in play(Game(2, 4), ["..", "LT", ".."], replay):
+        pass
+    assert len(replay.state_dict()["starts.used"]) == 3 * 4  # two first games and the new one
+
+
+def test_starts_make_room_once_no_row_shows_them_and_not_before():
+    """Ten slots, an ending at every step: far more starts pass than are ever kept."""
+    ours, reference = frame_replay(10, 1, 4), whole_replay(10, 1, 4)
+    sizes = []
+    for _ in play(Game(1, 4), ["T"] * 400, ours, reference):
+        sizes.append(len(ours.state_dict()["starts.frames"]))
+        assert_same(ours.sample(1, frame=0), reference.sample(1, frame=0))
+    assert sizes[-1] == sizes[100] < 200
 
 
 def test_priorities_reach_the_rows_they_were_given_for():
