@@ -195,13 +195,13 @@ def test_a_life_lost_while_another_game_ends_starts_no_stack_either():
 
 
 def test_starts_make_room_once_no_row_shows_them_and_not_before():
-    """Ten slots, an ending at every step: far more starts pass than are ever kept."""
-    ours, reference = frame_replay(10, 1, 4), whole_replay(10, 1, 4)
+    """Thirty slots, an ending at every step: far more starts pass than are ever kept."""
+    ours, reference = frame_replay(30, 1, 4), whole_replay(30, 1, 4)
     sizes = []
     for _ in play(Game(1, 4), ["T"] * 400, ours, reference):
         sizes.append(len(ours.state_dict()["starts.frames"]))
         assert_same(ours.sample(1, frame=0), reference.sample(1, frame=0))
-    assert sizes[-1] == sizes[100] < 200
+    assert sizes[-1] == sizes[100] < 300
 
 
 def test_priorities_reach_the_rows_they_were_given_for():

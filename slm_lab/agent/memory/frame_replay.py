@@ -182,7 +182,7 @@ class StartFrames:
     def _take(self, step: int) -> int:
         if not self._free:
             old = len(self.frames)
-            more = torch.zeros((max(64, old // 2), *self.frames.shape[1:]), dtype=self.frames.dtype)
+            more = torch.zeros((max(1, old // 2), *self.frames.shape[1:]), dtype=self.frames.dtype)
             self.frames = torch.cat([self.frames, more])
             self._free.extend(range(old, len(self.frames)))
         place = self._free.popleft()
