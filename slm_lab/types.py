@@ -23,6 +23,9 @@ class Spaces:
     `action_sizes` is (n,) for discrete and multi_binary, one count per sub-action for
     multi_discrete, and (dim,) for continuous. Bounded continuous actions are always [-1, 1]:
     the env room rescales them, so an agent never sees the original box.
+
+    With `frame_stack` k an observation is the last k frames along its first axis, newest last:
+    within an episode each is the one before, moved on by one frame.
     """
 
     obs_shape: tuple[int, ...]
@@ -30,6 +33,7 @@ class Spaces:
     action_type: ActionType
     action_sizes: tuple[int, ...]
     action_bounded: bool = True
+    frame_stack: int = 1
 
     @property
     def is_continuous(self) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slm_lab.agent.memory.frame_replay import FrameReplay
 from slm_lab.agent.memory.replay import Replay
 from slm_lab.agent.memory.returns import ReturnReplay
 from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
@@ -124,7 +125,9 @@ class ReplayExperience:
     Both count transitions. A vector step adds several at once and leads to one update at most.
     """
 
-    def __init__(self, replay: Replay, lens: Lens, *, start: int, every: int, batches: int) -> None:
+    def __init__(
+        self, replay: Replay | FrameReplay, lens: Lens, *, start: int, every: int, batches: int
+    ) -> None:
         self._replay = replay
         self._lens = lens
         self._start, self._every, self._batches = start, every, batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from loguru import logger
@@ -28,6 +29,7 @@ from slm_lab.agent.experience import (
     ReplayExperience,
 )
 from slm_lab.agent.memory.budget import check_fits, replay_bytes
+from slm_lab.agent.memory.frame_replay import FrameReplay
 from slm_lab.agent.memory.replay import Replay
 from slm_lab.agent.memory.returns import ReturnReplay
 from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
@@ -197,7 +199,7 @@ def _make_return_replay(spec: Spec, algorithm: SILSpec | PPOSILSpec, setup: Setu
 
 def _make_replay(
     spec: Spec, algorithm: DQNSpec | SoftActorCriticSpec | CrossQSpec, setup: Setup
-) -> Replay:
+) -> Replay | FrameReplay:
     memory, spaces = spec.agent.memory, setup.spaces
     assert isinstance(memory, ReplaySpec | PrioritizedReplaySpec)
     if memory.max_size < setup.num_envs:
@@ -205,20 +207,25 @@ def _make_replay(
         raise SpecError([Problem("agent.memory.max_size", fix)], spec.name)
     capacity = min(memory.max_size, spec.env.max_frame + setup.num_envs)
     action_shape, action_dtype = _action_layout(spaces)
-    size = replay_bytes(capacity, spaces.obs_shape, spaces.obs_dtype, action_shape, action_dtype)
+    obs_layout = spaces.obs_shape, spaces.obs_dtype
+    # Vectors are cheaper to keep whole than to put together again.
+    frame_stack = spaces.frame_stack if spaces.is_image else 1
+    size = replay_bytes(capacity, *obs_layout, action_shape, action_dtype, frame_stack)
     logger.info(f"replay of {capacity:,} transitions takes {size / 1e6:,.0f} MB")
     check_fits(size)
     priorities = None
     if isinstance(memory, PrioritizedReplaySpec):
         priorities = (memory.alpha, memory.epsilon, memory.beta)
-    return Replay(
-        capacity,
-        setup.num_envs,
-        spaces.obs_shape,
-        spaces.obs_dtype,
-        action_shape,
-        action_dtype,
-        _make_sampler(spec, capacity, setup, priorities),
+    sampler = _make_sampler(spec, capacity, setup, priorities)
+    make = Replay if frame_stack == 1 else partial(FrameReplay, frame_stack=frame_stack)
+    return make(
+        capacity=capacity,
+        num_envs=setup.num_envs,
+        obs_shape=spaces.obs_shape,
+        obs_dtype=spaces.obs_dtype,
+        action_shape=action_shape,
+        action_dtype=action_dtype,
+        sampler=sampler,
         batch_size=memory.batch_size,
         gamma=algorithm.gamma,
         n_step=algorithm.n_step,

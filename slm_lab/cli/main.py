@@ -40,6 +40,7 @@ class Backend(StrEnum):
     auto = "auto"
     gymnasium = "gymnasium"
     envpool = "envpool"
+    ale = "ale"
 
 
 Sets = Annotated[

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import gymnasium as gym
 from loguru import logger
 
+from slm_lab.env.ale_backend import AtariEnv, make_atari
 from slm_lab.env.envpool_backend import EnvpoolVectorEnv, make_pool
 from slm_lab.env.error import EnvError
 from slm_lab.env.vector import GymnasiumVectorEnv, VectorEnv
@@ -47,11 +48,13 @@ FASTER_ON_ENVPOOL = {
 def make_env(spec: EnvSpec, *, seed: int, render: bool = False) -> VectorEnv:
     """All random streams (one per env, one for random actions) are spawned from `seed`.
 
-    `render` asks for `VectorEnv.render()`, which only the Gymnasium back-end has: it is used
-    whatever the spec says.
+    `render` asks for `VectorEnv.render()`, which envpool has not: Gymnasium is used instead.
     """
     env: VectorEnv
-    if choose_backend(spec, render=render) == "envpool":
+    backend = choose_backend(spec, render=render)
+    if backend == "ale":
+        return make_atari_env(spec, seed=seed, render=render)
+    if backend == "envpool":
         pool = make_pool(
             spec.name,
             num_envs=spec.num_envs,
@@ -66,11 +69,16 @@ def make_env(spec: EnvSpec, *, seed: int, render: bool = False) -> VectorEnv:
     return FrameStack(env, spec.frame_stack, spec.frame_op) if spec.frame_stack > 1 else env
 
 
-def choose_backend(spec: EnvSpec, *, render: bool = False) -> Literal["gymnasium", "envpool"]:
-    """`auto` prefers Gymnasium, which resumes exactly, unless envpool is clearly faster.
+def choose_backend(
+    spec: EnvSpec, *, render: bool = False
+) -> Literal["gymnasium", "envpool", "ale"]:
+    """`auto` takes ale-py's own batch for Atari games, for others Gymnasium, which resumes exactly,
+    unless envpool is clearly faster.
 
     An explicit `envpool` needs an id that envpool has and kwargs that it supports.
     """
+    if spec.backend == "ale" or (spec.backend == "auto" and spec.name.startswith("ALE/")):
+        return "ale"
     if render or spec.backend == "gymnasium":
         return "gymnasium"
     if spec.backend == "envpool":
@@ -78,7 +86,7 @@ def choose_backend(spec: EnvSpec, *, render: bool = False) -> Literal["gymnasium
     if spec.backend != "auto":
         raise EnvError(
             f"env.backend: found `{spec.backend}`, which this version cannot drive. "
-            "Expected auto, gymnasium or envpool."
+            "Expected auto, gymnasium, envpool or ale."
         )
     envpool_pays = (
         spec.name in FASTER_ON_ENVPOOL
@@ -88,6 +96,28 @@ def choose_backend(spec: EnvSpec, *, render: bool = False) -> Literal["gymnasium
         and importlib.util.find_spec("envpool") is not None
     )
     return "envpool" if envpool_pays else "gymnasium"
+
+
+def make_atari_env(spec: EnvSpec, *, seed: int, render: bool = False) -> AtariEnv:
+    if not spec.name.startswith("ALE/"):
+        raise EnvError(
+            f"env.backend: `ale` plays Atari games only, found env.name `{spec.name}`. "
+            "Expected an id such as `ALE/Pong-v5`. Set env.backend to `auto`."
+        )
+    env_id = import_module_of(spec.name)
+    try:
+        registered = gym.spec(env_id).kwargs
+    except gym.error.Error as error:
+        raise unknown_id(env_id, error) from error
+    games = make_atari(
+        registered,
+        num_envs=spec.num_envs,
+        frame_stack=spec.frame_stack if spec.frame_stack > 1 else 4,
+        num_threads=spec.num_threads,
+        max_t=spec.max_t,
+        kwargs=spec.kwargs,
+    )
+    return AtariEnv(games, seed=seed, render=render)
 
 
 def make_gymnasium_envs(spec: EnvSpec, *, render: bool = False) -> list[gym.Env[Any, Any]]:

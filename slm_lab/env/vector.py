@@ -173,7 +173,7 @@ class GymnasiumVectorEnv:
         if self._envs[0].render_mode is None:
             return None
         frames: list[Any] = [env.render() for env in self._envs]
-        return _grid(np.stack(frames))
+        return grid(np.stack(frames))
 
     def close(self) -> None:
         for env in self._envs:
@@ -240,7 +240,7 @@ class GymnasiumVectorEnv:
         self._log.restore(slot, origin, actions)
 
 
-def _grid(frames: np.ndarray) -> np.ndarray:
+def grid(frames: np.ndarray) -> np.ndarray:
     """[B, H, W, 3] -> one picture, as square as B allows; places left over stay black."""
     count, height, width, channels = frames.shape
     columns = math.ceil(math.sqrt(count))

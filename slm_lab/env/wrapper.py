@@ -33,7 +33,8 @@ class FrameStack:
             frame = (1, *frame)
         # With that, every case joins k frames along axis 1 of the batch.
         self._frame_shape, self._width = frame, frame[0]
-        self.spaces = replace(env.spaces, obs_shape=(k * frame[0], *frame[1:]))
+        shape = (k * frame[0], *frame[1:])
+        self.spaces = replace(env.spaces, obs_shape=shape, frame_stack=k)
         shape, dtype = (env.num_envs, *self.spaces.obs_shape), env.spaces.obs_dtype
         self._obs, self._spare_obs = np.zeros(shape, dtype), np.zeros(shape, dtype)
         self._final_obs = np.zeros(shape, dtype)

@@ -26,6 +26,8 @@ Backend = Literal["auto", "gymnasium", "envpool", "ale", "playground"]
 
 # The clip that normalisation brings along when the spec names none.
 _NORMALIZED_CLIP = 10.0
+# Atari games score in units of 1 to 10,000: learning from signs lets them share one setting.
+_ATARI_CLIP = 1.0
 
 
 def _clip_range(value: object) -> object:
@@ -69,7 +71,7 @@ class EnvSpec(Block):
     )
     clip_reward: Annotated[tuple[float, float] | None, BeforeValidator(_clip_range)] = Field(
         default=None,
-        description="Clip rewards to +-number or [low, high]; 10 with normalize_reward.",
+        description="Clip rewards to +-number or [low, high]; 10 if normalized, 1 for ALE/.",
     )
     reward_scale: Annotated[Number, BeforeValidator(_reward_scale)] = Field(
         default=1.0, description="Multiply rewards by this before anything else."
@@ -102,6 +104,8 @@ class EnvSpec(Block):
             data.setdefault("frame_stack", kwargs.pop("frame_op_len"))
         if data.get("normalize_obs"):
             data.setdefault("clip_obs", _NORMALIZED_CLIP)
+        if str(data.get("name")).startswith("ALE/"):
+            data.setdefault("clip_reward", _ATARI_CLIP)
         if data.get("normalize_reward"):
             data.setdefault("clip_reward", _NORMALIZED_CLIP)
         return {**data, "kwargs": kwargs}

@@ -155,6 +155,7 @@ def test_a_prioritised_dqn_teaches_its_memory(
 def replay_of(agent: Agent) -> Replay:
     experience = agent._experience
     assert isinstance(experience, ReplayExperience)
+    assert isinstance(experience._replay, Replay)
     return experience._replay
 
 

@@ -24,11 +24,17 @@ class Critic:
         self._moments = RunningMoments(()) if normalize else None
 
     @torch.no_grad()
-    def values(self, state: State, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """(V of each step [T, B], V of each step's true successor [T, B])."""
+    def values(
+        self, state: State, rollout: Rollout, predicted: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(V of each step [T, B], V of each step's true successor [T, B]).
+
+        `predicted` [(T+1) * B] are the head's outputs for `rollout.obs`, if they are known already.
+        """
         steps, envs = rollout.reward.shape
-        all_values = self._real(self._nets.value(state, rollout.obs.flatten(0, 1)))
-        all_values = all_values.view(steps + 1, envs)
+        if predicted is None:
+            predicted = self._nets.value(state, rollout.obs.flatten(0, 1))
+        all_values = self._real(predicted).view(steps + 1, envs)
         successors = all_values[1:]
         if len(rollout.final_index):
             # The row after a truncated step starts another episode: its own successor is apart.

@@ -170,12 +170,21 @@ class PPO:
     def _rows(self, rollout: Rollout) -> tuple[Tensor, ...]:
         """The rollout as flat rows [N]: obs, action, old log-prob, advantage, target, old value."""
         obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
+        state = self.learner.state
         # The policy has not moved since it acted: its log-probs can be computed all at once.
-        log_prob = self.nets.policy(self.learner.state, obs).log_prob(action)
-        return obs, action, log_prob, *self._advantages(rollout)
+        if not self.nets.shared:
+            log_prob = self.nets.policy(state, obs).log_prob(action)
+            return obs, action, log_prob, *self._advantages(rollout)
+        # One pass of a shared net gives the values too. Its last row was not acted on: any action
+        # will do there.
+        policy, predicted = self.nets(state, rollout.obs.flatten(0, 1))
+        log_prob = policy.log_prob(torch.cat([action, rollout.action[-1]]))[: len(action)]
+        return obs, action, log_prob, *self._advantages(rollout, predicted)
 
-    def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
-        value, next_value = self.critic.values(self.learner.state, rollout)
+    def _advantages(
+        self, rollout: Rollout, predicted: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        value, next_value = self.critic.values(self.learner.state, rollout, predicted)
         advantage = gae(
             rollout.reward,
             value,

@@ -16,10 +16,17 @@ def replay_bytes(
     obs_dtype: str,
     action_shape: tuple[int, ...],
     action_dtype: torch.dtype,
+    frame_stack: int = 1,
 ) -> int:
-    """obs and next_obs, action, reward and two flags per row."""
+    """obs and next_obs, action, reward and two flags per row.
+
+    Of stacked frames a row keeps one, and the places of all (`FrameReplay`); the few more that
+    starts of episodes bring are not counted.
+    """
     obs_item: int = getattr(torch, obs_dtype).itemsize
     obs = 2 * math.prod(obs_shape) * obs_item
+    if frame_stack > 1:
+        obs = math.prod(obs_shape) // frame_stack * obs_item + 2 * frame_stack * 4
     action = math.prod(action_shape) * action_dtype.itemsize
     return capacity * (obs + action + 4 + 2)
 

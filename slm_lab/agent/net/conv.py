@@ -39,7 +39,7 @@ class ConvNet(nn.Module):
             self.log_std = nn.Parameter(torch.full((log_std_dim,), float(spec.log_std_init or 0.0)))
 
     def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
-        features = self.fc_model(self.conv_model(obs.float() * self._scale).flatten(1))
+        features = self.fc_model(self.conv_model(_pixels(obs, self._scale)).flatten(1))
         outputs = apply_tails(self.tails, features)
         if hasattr(self, "log_std"):
             outputs = (*outputs, self.log_std.expand(obs.shape[0], -1))
@@ -60,8 +60,12 @@ class DuelingConvNet(nn.Module):
         init_weights(self, spec.init_fn, spec.hid_layers_activation)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
-        features = self.fc_model(self.conv_model(obs.float() * self._scale).flatten(1))
+        features = self.fc_model(self.conv_model(_pixels(obs, self._scale)).flatten(1))
         return (dueling(self.v(features), self.adv(features)),)
+
+
+def _pixels(obs: Tensor, scale: float) -> Tensor:
+    return obs.to(torch.float32, memory_format=torch.channels_last) * scale
 
 
 def _scale(spec: ConvNetSpec | DuelingConvNetSpec) -> float:

@@ -1,0 +1,194 @@
+"""A replay of frame stacks that keeps each frame once.
+
+Stacks of consecutive steps share all frames but one, and a row has two stacks: whole, an Atari
+transition takes 56 kB, most of it eight copies of the same frames. Here frames lie in a ring of
+their own, and an ordinary `Replay` holds the transitions, with the places of frames in that ring
+where the observations would be. Whatever the replay does with rows (n-step returns, priorities,
+its own seam) thus never has to know of stacks, and no stack can mix two episodes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slm_lab.agent.memory.replay import Replay, RewardView
+from slm_lab.agent.memory.sampler import Sampler
+from slm_lab.types import ReplayBatch, Transition
+
+
+class FrameReplay:
+    """Same interface as `Replay`, for observations of `frame_stack` frames along the first axis.
+
+    Every step of every env brings one frame, the newest of its true successor. Only where a stack
+    is not the last one moved on by a frame, at the start of an episode, is it stored whole, beside
+    the ring. An ending after which observations go on as they were, as when a life is lost in
+    Atari, starts no stack.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        obs_shape: tuple[int, ...],
+        obs_dtype: str,
+        frame_stack: int,
+        action_shape: tuple[int, ...],
+        action_dtype: torch.dtype,
+        sampler: Sampler,
+        *,
+        batch_size: int,
+        gamma: float,
+        n_step: int = 1,
+        use_cer: bool = False,
+    ) -> None:
+        self._stack = frame_stack
+        self._width = obs_shape[0] // frame_stack
+        self._obs_shape = obs_shape
+        self._num_envs = num_envs
+        self._rows = Replay(
+            capacity,
+            num_envs,
+            (frame_stack,),
+            "int32",
+            action_shape,
+            action_dtype,
+            sampler,
+            batch_size=batch_size,
+            gamma=gamma,
+            n_step=n_step,
+            use_cer=use_cer,
+        )
+        slots = max(1, capacity // num_envs)
+        # The oldest row reaches back over a stack, the newest one frame ahead.
+        self._length = slots + frame_stack
+        frame_shape = (self._width, *obs_shape[1:])
+        dtype = getattr(torch, obs_dtype)
+        self._frames = torch.zeros((self._length * num_envs, *frame_shape), dtype=dtype)
+        self._starts = StartFrames(frame_shape, dtype, lifetime=slots + frame_stack + 1)
+        self._steps = 0
+        self._places = np.zeros((num_envs, frame_stack), np.int32)  # of the stacks to act on
+        self._continues = np.zeros(num_envs, bool)  # whether these stacks are stored
+
+    @property
+    def size(self) -> int:
+        return self._rows.size
+
+    @property
+    def batch_size(self) -> int:
+        return self._rows.batch_size
+
+    def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
+        for env in np.flatnonzero(~self._continues).tolist():
+            self._store_whole(env, obs[env])
+        self._continues[:] = True
+
+        self._steps += 1
+        first = self._steps % self._length * self._num_envs
+        frames = self._frames.numpy()[first : first + self._num_envs]
+        frames[:] = transition.next_obs[:, -self._width :]
+        successors = np.empty_like(self._places)
+        successors[:, :-1] = self._places[:, 1:]
+        successors[:, -1] = np.arange(first, first + self._num_envs)
+        self._rows.add(self._places, action, replace(transition, next_obs=successors))
+
+        self._places = successors
+        if transition.obs is not transition.next_obs:  # the two differ only at an ending
+            ended = np.flatnonzero(transition.terminated | transition.truncated)
+            for env in ended.tolist():
+                if not np.array_equal(transition.obs[env], transition.next_obs[env]):
+                    self._store_whole(env, transition.obs[env])
+
+    def sample(
+        self, batches: int, frame: int, learned_from: RewardView | None = None
+    ) -> ReplayBatch:
+        places = self._rows.sample(batches, frame, learned_from)
+        return replace(places, obs=self._stacks(places.obs), next_obs=self._stacks(places.next_obs))
+
+    def update_priorities(self, index: Tensor, td_error: Tensor) -> None:
+        self._rows.update_priorities(index, td_error)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The rings' own tensors, not copies: they may be most of the machine's memory."""
+        rows = {f"rows.{key}": value for key, value in self._rows.state_dict().items()}
+        starts = {f"starts.{key}": value for key, value in self._starts.state_dict().items()}
+        return {"frames": self._frames, "steps": torch.tensor(self._steps)} | starts | rows
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self._frames.copy_(state["frames"])
+        self._steps = int(state["steps"])
+        self._starts.load_state_dict(_below("starts.", state))
+        self._rows.load_state_dict(_below("rows.", state))
+        # What the env shows next may be the stack it showed last, or a new game.
+        self._continues[:] = False
+
+    def _stacks(self, places: Tensor) -> Tensor:
+        """[N, stack] places -> [N, *obs_shape]."""
+        flat = places.flatten().long()
+        aside = (flat >= len(self._frames)).nonzero().squeeze(1)
+        if len(aside):
+            from_starts = self._starts.frames[flat[aside] - len(self._frames)]
+            flat[aside] = 0
+            stacks = self._frames.index_select(0, flat)
+            stacks[aside] = from_starts
+        else:
+            stacks = self._frames.index_select(0, flat)
+        return stacks.view(len(places), *self._obs_shape)
+
+    def _store_whole(self, env: int, obs: np.ndarray) -> None:
+        frames = obs.reshape(self._stack, self._width, *self._obs_shape[1:])
+        self._places[env] = len(self._frames) + self._starts.add(frames, self._steps)
+
+
+class StartFrames:
+    """Frames of the stacks that episodes began with, for as long as any row shows them.
+
+    How many live at once depends on how short episodes are, so this store grows when it must. Equal
+    neighbours, as in a stack that begins as copies of one frame, take one place.
+    """
+
+    def __init__(self, frame_shape: tuple[int, ...], dtype: torch.dtype, *, lifetime: int) -> None:
+        self._lifetime = lifetime  # in steps
+        self.frames = torch.zeros((0, *frame_shape), dtype=dtype)
+        self._free: deque[int] = deque()
+        self._used: deque[tuple[int, int]] = deque()  # (step at which it is free, place), in order
+
+    def add(self, frames: np.ndarray, step: int) -> np.ndarray:
+        """Store the frames of one stack; returns the place of each."""
+        while self._used and self._used[0][0] <= step:
+            self._free.append(self._used.popleft()[1])
+        places: list[int] = []
+        for i, frame in enumerate(frames):
+            if i == 0 or not np.array_equal(frame, frames[i - 1]):
+                places.append(self._take(step))
+                self.frames.numpy()[places[-1]] = frame
+            else:
+                places.append(places[-1])
+        return np.array(places, np.int32)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        used = torch.tensor(list(self._used), dtype=torch.int64).reshape(-1, 2)
+        return {"frames": self.frames, "free": torch.tensor(list(self._free)).long(), "used": used}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.frames = state["frames"].clone()
+        self._free = deque(state["free"].tolist())
+        self._used = deque((expiry, place) for expiry, place in state["used"].tolist())
+
+    def _take(self, step: int) -> int:
+        if not self._free:
+            old = len(self.frames)
+            more = torch.zeros((max(1, old // 2), *self.frames.shape[1:]), dtype=self.frames.dtype)
+            self.frames = torch.cat([self.frames, more])
+            self._free.extend(range(old, len(self.frames)))
+        place = self._free.popleft()
+        self._used.append((step + self._lifetime, place))
+        return place
+
+
+def _below(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

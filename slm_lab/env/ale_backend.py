@@ -1,0 +1,167 @@
+"""The Atari back-end: ale-py's own C++ envs, stepped as one batch.
+
+What every `ALE/...-v5` game gets, unless `env.kwargs` says otherwise: sticky actions 0.25, one
+decision per 4 emulator frames, the brighter of the last two of them, grey 84x84, the last 4 stacked
+as uint8 (4, 84, 84), up to 30 no-ops and a fire at the start of a game.
+
+Rewards are handed on raw: `env.clip_reward` is the agent's business, scores are never clipped.
+With `life_loss_info` a lost life is `terminated` while the game goes on; the episode that is
+scored ends with the game.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slm_lab.env.episodes import EpisodeStats
+from slm_lab.env.error import EnvError
+from slm_lab.env.space import action_codec, make_spaces, obs_codec
+from slm_lab.env.vector import check_batch, grid, spawn_streams
+from slm_lab.types import Transition
+
+if TYPE_CHECKING:
+    from ale_py.vector_env import AtariVectorEnv
+
+# What ale-py can do too, but the contract of the batched env rules out: (key, use instead).
+_NOT_HERE = {
+    "autoreset_mode": "nothing: endings are resolved within the step",
+    "batch_size": "env.num_envs",
+    "episodic_life": "life_loss_info, which keeps the score that of a whole game",
+    "grayscale": "nothing: nets read grey frames",
+    "max_num_frames_per_episode": "env.max_t, which counts decisions",
+    "num_threads": "env.num_threads",
+    "reward_clipping": "env.clip_reward, which leaves scores alone",
+    "stack_num": "env.frame_stack",
+}
+
+_PIXEL = 3  # side of a frame's pixel in a rendered picture
+
+
+def make_atari(
+    registered: Mapping[str, Any],
+    *,
+    num_envs: int,
+    frame_stack: int,
+    num_threads: int | None,
+    max_t: int | None,
+    kwargs: Mapping[str, Any],
+) -> AtariVectorEnv:
+    """`registered` are the constructor arguments Gymnasium knows for the id, `kwargs` the user's.
+
+    The class has other defaults than the id: no sticky actions, and rewards clipped in the env.
+    """
+    from ale_py.vector_env import AtariVectorEnv
+
+    for key in kwargs:
+        if key in _NOT_HERE:
+            raise EnvError(f"env.{key}: ale-py's key, not used here. Use {_NOT_HERE[key]}.")
+    options = {**registered, **kwargs}
+    if max_t is not None:
+        options["max_num_frames_per_episode"] = max_t * options["frameskip"]
+    try:
+        return AtariVectorEnv(
+            num_envs=num_envs,
+            num_threads=num_threads or 0,
+            stack_num=frame_stack,
+            autoreset_mode="SameStep",
+            reward_clipping=False,
+            **options,
+        )
+    except TypeError as error:
+        raise EnvError(
+            f"env.kwargs: ale-py cannot make {options['game']} with {dict(kwargs)}: {error}. "
+            "Remove what its vector env does not know, or set env.backend to `gymnasium`."
+        ) from error
+
+
+class AtariEnv:
+    """Same contract as the Gymnasium back-end, over ale-py's batch.
+
+    A running game cannot be saved: `restorable` is False, and a resumed run begins new games.
+    """
+
+    backend = "ale"
+    restorable = False
+
+    def __init__(self, games: AtariVectorEnv, *, seed: int, render: bool = False) -> None:
+        self._games = games
+        self._renders = render
+        self.num_envs: int = games.num_envs
+        self._action_codec = action_codec(games.single_action_space)
+        spaces = make_spaces(obs_codec(games.single_observation_space), self._action_codec)
+        self.spaces = replace(spaces, frame_stack=spaces.obs_shape[0])
+        self.episodes = EpisodeStats(self.num_envs)
+        self._seeds, self._action_rng = spawn_streams(seed, self.num_envs)
+        self._started = False
+        # ale-py hands out new arrays at every step, so that nothing here needs a buffer of its own.
+        self._obs = np.zeros((self.num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype)
+        self._began_at = np.zeros(self.num_envs, np.int32)  # emulator frame of each game's start
+
+    @property
+    def obs(self) -> np.ndarray:
+        return self._obs
+
+    def reset(self) -> np.ndarray:
+        """Begin a new game everywhere. The first call seeds the games, later ones do not."""
+        self.episodes.abandon(range(self.num_envs))
+        self._obs, info = self._games.reset(seed=None if self._started else np.array(self._seeds))
+        self._began_at = _began_at(info)
+        self._started = True
+        return self._obs
+
+    def step(self, action: np.ndarray) -> Transition:
+        check_batch(action, self.num_envs)
+        obs, reward, terminated, truncated, info = self._games.step(
+            self._action_codec.decode(action)
+        )
+        self._obs = next_obs = obs
+        reward = reward.astype(np.float32)
+        over: list[int] = []
+        if "final_obs" in info:  # a game is over, or a life was lost
+            began_at = _began_at(info)
+            is_over = began_at != self._began_at
+            over = np.flatnonzero(is_over).tolist()
+            if over:
+                self._began_at = began_at
+                next_obs = np.where(is_over[:, None, None, None], info["final_obs"], obs)
+        self.episodes.add(reward, over)
+        return Transition(obs, next_obs, reward, terminated, truncated)
+
+    def sample_action(self) -> np.ndarray:
+        return self._action_codec.sample(self._action_rng, self.num_envs)
+
+    def render(self) -> np.ndarray | None:
+        """What the agent sees, its newest frame, in grey: ale-py's batch draws nothing else."""
+        if not self._renders:
+            return None
+        newest = self._obs[:, -1].repeat(_PIXEL, axis=1).repeat(_PIXEL, axis=2)
+        return grid(np.repeat(newest[..., None], 3, axis=-1))
+
+    def close(self) -> None:
+        self._games.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "episodes": self.episodes.state_dict(),
+            "action_rng": self._action_rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Statistics of finished games carry on; the running ones are lost."""
+        self.episodes.load_state_dict(state["episodes"])
+        self._action_rng.bit_generator.state = state["action_rng"]
+        self.reset()
+
+
+def _began_at(info: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The emulator's frame count at which each running game began.
+
+    The one sure sign of a new game: `terminated` is set for lost lives too, many games have no
+    lives, and some stay at zero lives for a while before they end.
+    """
+    began_at: np.ndarray = info["frame_number"] - info["episode_frame_number"]
+    return began_at
