@@ -50,17 +50,20 @@ class Loop:
         every: int,
         should_stop: Callable[[], bool],
         after_step: Callable[[], None] | None = None,
+        until: int | None = None,
     ) -> None:
         """Train until `max_frame`, calling `checkpoint` each time another `every` frames are done.
 
-        `should_stop` is asked between steps, so that an interrupted session ends whole.
+        `should_stop` is asked between steps, so that an interrupted session ends whole. A run that
+        pauses at the frame `until` and one that does not go through the same steps.
         """
         agent, env, clock, profile = self.agent, self.env, self.clock, self.profile
         num_envs, max_frame = env.num_envs, self.max_frame
+        end = max_frame if until is None else min(until, max_frame)
         obs = env.obs if clock.frame else env.reset()
         next_checkpoint = (clock.frame // every + 1) * every
         now = perf_counter()
-        while clock.frame < max_frame and not should_stop():
+        while clock.frame < end and not should_stop():
             action = agent.act(obs, frame=clock.frame)
             acted = perf_counter()
             transition = env.step(agent.env_action(action))

@@ -82,33 +82,56 @@ class Session:
         self._unmoved = dict(self._best) if options.mode == "dev" else {}
         self._next_eval = spec.meta.eval_frequency
         self._saved_at = self._reported_at = time.monotonic()
+        logger.info(self._start_line())
 
     def run(self) -> bool:
         """Train to the end of the budget or until told to stop; then everything is on disk.
 
         Returns whether the budget was used up.
         """
-        logger.info(self._start_line())
+        try:
+            is_done = self.advance()
+        finally:
+            self.close()
+        clock, max_frame = self._loop.clock, self._spec.env.max_frame
+        if is_done:
+            logger.info(f"Session {self._session} done")
+        else:
+            logger.warning(
+                f"Session {self._session} stopped early, at frame {clock.frame:,} of {max_frame:,}"
+            )
+        return is_done
+
+    def advance(self, until: int | None = None) -> bool:
+        """Train until that frame, the end of the budget, or told to stop, whatever comes first.
+
+        Returns whether the budget is used up. Training in rounds gives the numbers of one go.
+        """
         try:
             self._loop.run(
                 self._checkpoint,
                 self._spec.meta.log_frequency,
                 self._should_stop,
                 after_step=self._after_step if self._viewer or self._profiler else None,
+                until=until,
             )
         except DivergenceError:
             self._record({"loss": math.inf})
             raise
-        finally:
-            self._close()
-        clock, max_frame = self._loop.clock, self._spec.env.max_frame
-        if clock.frame < max_frame:
-            logger.warning(
-                f"Session {self._session} stopped early, at frame {clock.frame:,} of {max_frame:,}"
-            )
-            return False
-        logger.info(f"Session {self._session} done")
-        return True
+        return self._loop.clock.frame >= self._spec.env.max_frame
+
+    def close(self) -> None:
+        """Write what is not on disk yet, and let go of envs and files."""
+        logger.info(self._progress().profile)
+        self._save()
+        self._recorder.close()
+        if self._viewer:
+            self._viewer.close()
+        if self._profiler:
+            self._profiler.close(self._loop.profile)
+        self._env.close()
+        if self._eval_env is not None:
+            self._eval_env.close()
 
     def _after_step(self) -> None:
         if self._viewer:
@@ -187,18 +210,6 @@ class Session:
         if not self._best_is_saved:
             save_models(self._best, self._layout, self._trial, self._session, best=True)
             self._best_is_saved = True
-
-    def _close(self) -> None:
-        logger.info(self._progress().profile)
-        self._save()
-        self._recorder.close()
-        if self._viewer:
-            self._viewer.close()
-        if self._profiler:
-            self._profiler.close(self._loop.profile)
-        self._env.close()
-        if self._eval_env is not None:
-            self._eval_env.close()
 
     def _start_line(self) -> str:
         name = self._layout.session_name(self._trial, self._session)
