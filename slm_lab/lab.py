@@ -13,7 +13,7 @@ import subprocess
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from loguru import logger
 
@@ -21,7 +21,14 @@ from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial
 from slm_lab.experiment.console import setup_logging
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
+from slm_lab.experiment.resume import (
+    check_same_experiment,
+    find_run,
+    resume_command,
+    unfinished_sessions,
+)
 from slm_lab.experiment.seeding import draw_seed
 from slm_lab.experiment.trial import run_sessions
 from slm_lab.spec import Problem, Spec, SpecError
@@ -36,24 +43,31 @@ class SessionsFailed(RuntimeError):
 class RunStopped(KeyboardInterrupt):
     """SIGINT (Ctrl-C) or SIGTERM ended a run early, after everything it had so far was written.
 
-    `metrics` are those of the shorter run; None if it had measured nothing yet.
+    `metrics` are those of the shorter run; None if it had measured nothing yet. `resume` is the
+    command that goes on from there.
     """
 
-    def __init__(self, by: signal.Signals, metrics: TrialMetrics | None, predir: Path) -> None:
-        self.by, self.metrics, self.predir = by, metrics, predir
+    def __init__(
+        self, by: signal.Signals, metrics: TrialMetrics | None, predir: Path, resume: str = ""
+    ) -> None:
+        self.by, self.metrics, self.predir, self.resume = by, metrics, predir, resume
         super().__init__(f"stopped early by {by.name}. Output: {predir}")
 
 
 def run(spec: Spec, mode: str = "train", options: RunOptions | None = None) -> TrialMetrics:
     """Train all sessions of a spec and return the metrics that are also written to its folder.
 
-    `dev` is the quick look: one session, more checks. A run that is stopped by Ctrl-C or SIGTERM
-    is analysed too, and then raises `RunStopped`, a KeyboardInterrupt.
+    `dev` is the quick look: one session, more checks. `train@latest` and `train@FOLDER` go on with
+    an earlier run of the same spec. A run that is stopped by Ctrl-C or SIGTERM is analysed too, and
+    then raises `RunStopped`, a KeyboardInterrupt.
     """
     options = replace(options or RunOptions(), mode=_checked(mode))
+    _check_command(spec, options)
+    _, at, where = mode.partition("@")
+    if at:
+        return _resume(spec, where, replace(options, resume=True))
     if options.profile:
         options = replace(options, mode="dev")
-    _check_command(spec, options)
     changes: dict[str, object] = {}
     if options.mode == "dev":
         changes |= {"meta.max_session": 1, "meta.max_trial": 2}
@@ -63,21 +77,47 @@ def run(spec: Spec, mode: str = "train", options: RunOptions | None = None) -> T
 
     timestamp = datetime.now().strftime("%Y_%m_%d_%H%M%S")
     layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)
+    with locked(layout.run_lock(), f"run folder {layout.predir}"):
+        _start_log(layout, options)
+        _save_spec(spec, layout, timestamp, options)
+        logger.info(f"Running trial 0 of {spec.name}, output in {layout.predir}")
+        return _train(spec, layout, options)
+
+
+def _resume(spec: Spec, where: str, options: RunOptions) -> TrialMetrics:
+    """Go on with what is left of an earlier run; of one that is finished, only say so."""
+    layout = find_run(spec.name, where, Path(options.data_dir))
+    spec = check_same_experiment(spec, layout, 0)
+    with locked(layout.run_lock(), f"run folder {layout.predir}"):
+        _start_log(layout, options)
+        sessions = unfinished_sessions(spec, layout, 0)
+        if not sessions and layout.trial_metrics(0).exists():
+            logger.info(f"Trial 0 is finished, there is nothing to resume. Output: {layout.predir}")
+            return analyze_trial(layout, 0, write=False)
+        left = f"{len(sessions)} of {spec.meta.max_session} session(s) left"
+        logger.info(f"Resuming trial 0 of {spec.name} in {layout.predir}: {left}")
+        return _train(spec, layout, options)
+
+
+def _start_log(layout: RunLayout, options: RunOptions) -> None:
     # The file keeps what tools look for, however quiet the screen shall be.
     file_level = "DEBUG" if options.log_level.upper() in ("TRACE", "DEBUG") else "INFO"
     setup_logging(layout.log_path(0), file_level, stderr_level=options.log_level)
-    _save_spec(spec, layout, timestamp, options)
-    logger.info(f"Running trial 0 of {spec.name}, output in {layout.predir}")
+
+
+def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
     try:
         end = run_sessions(spec, layout, trial=0, options=options)
     except (SpecError, ValueError):
-        if not layout.sessions(0):  # bad input, and nothing ran: a folder would look like a run
+        # Bad input, and nothing ran: a folder would look like a run.
+        if not options.resume and not layout.sessions(0):
             shutil.rmtree(layout.predir, ignore_errors=True)
         raise
+    resume = resume_command(layout)
     if len(end.failed) == spec.meta.max_session and not _has_rows(layout):
         raise SessionsFailed(_failure_text(end.failed, layout))
     if end.stopped_by and not layout.sessions(0):
-        raise RunStopped(end.stopped_by, None, layout.predir)
+        raise RunStopped(end.stopped_by, None, layout.predir, resume)
     metrics = analyze_trial(layout, 0, log_extra=options.log_extra, failed=end.failed)
     if options.log_extra:
         for session, scalars in metrics.sessions.items():
@@ -87,15 +127,19 @@ def run(spec: Spec, mode: str = "train", options: RunOptions | None = None) -> T
     logger.info(metrics.summary_line())
     if end.stopped_by:
         logger.warning(f"Trial 0 stopped early by {end.stopped_by.name}. Output: {layout.predir}")
-        raise RunStopped(end.stopped_by, metrics, layout.predir)
+        raise RunStopped(end.stopped_by, metrics, layout.predir, resume)
     logger.info(f"Trial 0 done. Output: {layout.predir}")
     return metrics
 
 
 def _checked(mode: str) -> Literal["dev", "train"]:
-    if mode in ("dev", "train"):
-        return cast(Literal["dev", "train"], mode)
-    raise SpecError([Problem("MODE", f"found `{mode}`; expected dev or train.")], "the command")
+    name, at, where = mode.partition("@")
+    if name == "train" and (not at or where):
+        return "train"
+    if mode == "dev":
+        return "dev"
+    expected = "expected dev, train, train@latest or train@FOLDER."
+    raise SpecError([Problem("MODE", f"found `{mode}`; {expected}")], "the command")
 
 
 def _check_command(spec: Spec, options: RunOptions) -> None:

@@ -71,6 +71,13 @@ model/tiny_t0_s{s}_ckpt-best_critic_net_model.pt
 model/tiny_t0_s{s}_ckpt-best_critic_net_optim.pt
 log/tiny_t0_s{s}.log
 log/events.out.tfevents.tiny_t0_s{s}
+checkpoint/tiny_t0_s{s}/session.lock
+checkpoint/tiny_t0_s{s}/last/manifest.json
+checkpoint/tiny_t0_s{s}/last/state.json
+checkpoint/tiny_t0_s{s}/last/tensors.safetensors
+checkpoint/tiny_t0_s{s}/best/manifest.json
+checkpoint/tiny_t0_s{s}/best/state.json
+checkpoint/tiny_t0_s{s}/best/tensors.safetensors
 """
 TRIAL_FILES = """
 tiny_spec.json
@@ -84,6 +91,7 @@ info/tiny_t0_trial_metrics_scalar.json
 graph/tiny_t0_trial_graph_mean_returns_vs_frames.png
 graph/tiny_t0_trial_graph_mean_returns_ma_vs_frames.png
 log/tiny_t0.log
+checkpoint/run.lock
 """
 SESSION_SCALARS = [
     "total_reward_ma",
@@ -327,7 +335,7 @@ def test_a_stopped_run_is_analysed_and_does_not_look_like_a_finished_one(faulty,
 @pytest.mark.parametrize(
     ("values", "mode", "options", "message"),
     [
-        ({}, "trian", {}, "MODE: found `trian`; expected dev or train"),
+        ({}, "trian", {}, "MODE: found `trian`; expected dev, train, train@"),
         ({}, "dev", {"log_level": "loud"}, "--log-level .*found `loud`; expected DEBUG, INFO"),
         ({"env__name": "CartPol-v1"}, "dev", {}, "env.name: `CartPol-v1` is not registered"),
         ({"env__name": "no_such_module:X-v0"}, "dev", {}, "cannot import `no_such_module`"),

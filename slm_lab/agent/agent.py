@@ -36,7 +36,7 @@ class Agent:
         self, algorithm: Algorithm, experience: Experience, lens: Lens, spaces: Spaces
     ) -> None:
         self.algorithm = algorithm
-        self._experience = experience
+        self.experience = experience
         self._lens = lens
         self._acts_as_sampled = not spaces.is_continuous
 
@@ -52,16 +52,16 @@ class Agent:
         return self.algorithm.to_env(torch.from_numpy(action)).numpy()
 
     def observe(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
-        self._experience.add(obs, action, transition)
+        self.experience.add(obs, action, transition)
 
     @property
     def ready(self) -> bool:
         """Whether enough has been observed for an update."""
-        return self._experience.ready
+        return self.experience.ready
 
     def update(self, frame: int) -> Metrics:
-        metrics = self.algorithm.update(self._experience.batch(frame), frame)
-        self._experience.learned(metrics)
+        metrics = self.algorithm.update(self.experience.batch(frame), frame)
+        self.experience.learned(metrics)
         return metrics
 
     @property
@@ -78,7 +78,7 @@ class Agent:
         return self._lens.statistics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the agent has learned; stored experience belongs to its memory."""
+        """Everything the agent has learned; `experience` has a state of its own."""
         return {"algorithm": self.algorithm.state_dict(), "statistics": self.statistics()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

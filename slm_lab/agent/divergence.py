@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from torch import Tensor
+
 
 class DivergenceError(RuntimeError):
-    """A metric became infinite or NaN."""
+    """A metric or a parameter became infinite or NaN."""
 
     def __init__(self, frame: int, bad: Mapping[str, float], finite: Mapping[str, float]) -> None:
         self.frame = frame
+        self.terms = dict(bad)
         terms = ", ".join(f"{name} = {value}" for name, value in bad.items())
         others = ", ".join(f"{name} = {value:.4g}" for name, value in finite.items())
         super().__init__(
@@ -24,3 +27,14 @@ def check_finite(metrics: Mapping[str, float], frame: int) -> Mapping[str, float
     if bad:
         raise DivergenceError(frame, bad, {k: v for k, v in metrics.items() if k not in bad})
     return metrics
+
+
+def check_parameters(state: Mapping[str, Tensor], frame: int) -> None:
+    """Parameters can break one step before the loss shows it: asked before they are kept."""
+    bad = {
+        name: math.nan
+        for name, value in state.items()
+        if value.is_floating_point() and not bool(value.isfinite().all())
+    }
+    if bad:
+        raise DivergenceError(frame, bad, {})

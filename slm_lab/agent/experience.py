@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -78,11 +79,19 @@ class Lens:
 
 
 class Experience(Protocol):
+    """Between an `add` and the next there is nothing unfinished: that is where it can be saved."""
+
     @property
     def ready(self) -> bool: ...
     def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None: ...
     def batch(self, frame: int) -> Rollout | ReplayBatch | ImitationBatch: ...
     def learned(self, metrics: Metrics) -> None: ...
+    def cut(self, successors: np.ndarray) -> None:
+        """The running episodes will not go on: they stopped at these observations [B, ...]."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class OnPolicyExperience:
@@ -117,6 +126,15 @@ class OnPolicyExperience:
         """Statistics move after learning: the policy must learn through the lens it acted with."""
         assert self._raw_obs is not None
         self._lens.observe_obs(self._raw_obs[:-1].flatten(0, 1))
+
+    def cut(self, successors: np.ndarray) -> None:
+        self._memory.cut(successors)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"memory": self._memory.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._memory.load_state_dict(state["memory"])
 
 
 class ReplayExperience:
@@ -162,6 +180,17 @@ class ReplayExperience:
         if self._index is not None and metrics.td_error is not None:
             self._replay.update_priorities(self._index, metrics.td_error.cpu())
 
+    def cut(self, successors: np.ndarray) -> None:
+        """Every row of a replay has its own successor already."""
+        self._replay.cut()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"replay": self._replay.state_dict(), "seen": self._seen}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._replay.load_state_dict(state["replay"])
+        self._seen = int(state["seen"])
+
 
 class ImitationExperience:
     """A rollout to learn from once, beside past episodes to imitate."""
@@ -191,6 +220,17 @@ class ImitationExperience:
         self._present.learned(metrics)
         if self._index is not None and metrics.td_error is not None:
             self._past.update_priorities(self._index, metrics.td_error.cpu())
+
+    def cut(self, successors: np.ndarray) -> None:
+        self._present.cut(successors)
+        self._past.cut()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"present": self._present.state_dict(), "past": self._past.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._present.load_state_dict(state["present"])
+        self._past.load_state_dict(state["past"])
 
     def _past_batch(self, frame: int) -> PastBatch | None:
         if self._past.size < self._past.batch_size:

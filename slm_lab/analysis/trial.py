@@ -111,12 +111,14 @@ def analyze_trial(
     *,
     log_extra: bool = False,
     html: bool = True,
+    write: bool = True,
     failed: Mapping[int, str] | None = None,
 ) -> TrialMetrics:
     """Read the trial's session tables, write its metrics and graphs, and return its metrics.
 
     Reads only files, so it serves a run that just ended as well as one from long ago. A search of
-    many trials may do without the interactive graphs: `html` costs over 4 MB each.
+    many trials may do without the interactive graphs: `html` costs over 4 MB each. Without `write`
+    the folder stays as it is.
     """
     random_mean = _random_mean(paths.trial_spec_path(trial), measured_baselines(paths.predir))
     sessions = [_read(paths, trial, session, random_mean) for session in paths.sessions(trial)]
@@ -135,9 +137,10 @@ def analyze_trial(
         logger.warning(f"Trial {trial} session {index} diverged: {reason}. Its metrics are NaN.")
 
     statistics = trial_metrics([session.metrics["eval"] for session in sessions])
-    for session in sessions:
-        _write_session(paths, trial, session, log_extra=log_extra)
-    _write_trial(paths, trial, sessions, statistics, log_extra=log_extra, html=html)
+    if write:
+        for session in sessions:
+            _write_session(paths, trial, session, log_extra=log_extra)
+        _write_trial(paths, trial, sessions, statistics, log_extra=log_extra, html=html)
     return TrialMetrics(
         **statistics.scalar,
         sessions={session.index: session.metrics["eval"].scalar for session in sessions},

@@ -63,7 +63,11 @@ def run(
         str, typer.Argument(help="Name of the spec in the file.")
     ] = DEFAULT_SPEC_NAME,
     mode: Annotated[
-        str, typer.Argument(help="dev: one session, more checks. train: every session.")
+        str,
+        typer.Argument(
+            help="dev: one session, more checks. train: every session. train@latest, "
+            "train@FOLDER: go on with an earlier run.",
+        ),
     ] = "dev",
     sets: Sets = None,
     render: Annotated[
@@ -126,6 +130,7 @@ def run(
         if stopped.metrics is not None:
             _print_outcome(stopped.metrics)
         typer.echo(f"Stopped early by {stopped.by.name}: see {stopped.predir}", err=True)
+        typer.echo(f"Resume with: {stopped.resume}", err=True)
         raise typer.Exit(128 + stopped.by) from None
     _print_outcome(metrics)
     if metrics.failed:
@@ -289,8 +294,9 @@ def _known_words() -> set[str]:
 
 
 def _is_ours(error: Exception) -> bool:
-    """EnvError or SessionsFailed, without importing their rooms for every command."""
-    return type(error).__module__ in ("slm_lab.env.error", "slm_lab.lab")
+    """EnvError, LockedError or SessionsFailed, without importing their rooms for every command."""
+    ours = ("slm_lab.env.error", "slm_lab.experiment.lock", "slm_lab.lab")
+    return type(error).__module__ in ours
 
 
 def _fail(text: str, code: int = BAD_INPUT) -> None:

@@ -1,7 +1,7 @@
 """Where a run puts its files: the only place that spells the folder and file names of a run.
 
     data/{name}_{ts}/          predir: specs, the trial's graphs and headline numbers
-        info/  graph/  model/  log/
+        info/  graph/  model/  log/  checkpoint/
 
 A file name says what it belongs to: `{name}` the run, `_t0` a trial of it, `_s0` a session of that.
 """
@@ -151,6 +151,22 @@ class RunLayout:
         checkpoint = "_ckpt-best" if best else ""
         stem = f"{self.session_name(trial, session)}{checkpoint}_{net}_{kind}"
         return self.predir / "model" / f"{stem}.pt"
+
+    # Checkpoints: what a run needs to be resumed
+
+    def checkpoint_dir(self, trial: int, session: int) -> Path:
+        """Where a session keeps `last`, `best` and the ones before them."""
+        return self.predir / "checkpoint" / self.session_name(trial, session)
+
+    def divergence_report(self, trial: int, session: int) -> Path:
+        """Exists once the session has diverged."""
+        return self.checkpoint_dir(trial, session) / "diverged.json"
+
+    def run_lock(self) -> Path:
+        return self.predir / "checkpoint" / "run.lock"
+
+    def session_lock(self, trial: int, session: int) -> Path:
+        return self.checkpoint_dir(trial, session) / "session.lock"
 
     def log_dir(self) -> Path:
         return self.predir / "log"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,7 @@ class Loop:
     clock: Clock = field(default_factory=Clock)
     profile: Profile = field(default_factory=Profile)
     metrics: Metrics | None = None  # of the latest update
+    has_begun: bool = False
 
     def run(
         self,
@@ -50,17 +52,23 @@ class Loop:
         every: int,
         should_stop: Callable[[], bool],
         after_step: Callable[[], None] | None = None,
+        until: int | None = None,
+        save_if_due: Callable[[float], bool] | None = None,
     ) -> None:
         """Train until `max_frame`, calling `checkpoint` each time another `every` frames are done.
 
-        `should_stop` is asked between steps, so that an interrupted session ends whole.
+        `should_stop` is asked between steps, so that an interrupted session ends whole. A run that
+        pauses at the frame `until` and one that does not go through the same steps. `save_if_due`
+        gets the time and says whether it did: after a step there is nothing half done.
         """
         agent, env, clock, profile = self.agent, self.env, self.clock, self.profile
         num_envs, max_frame = env.num_envs, self.max_frame
-        obs = env.obs if clock.frame else env.reset()
+        end = max_frame if until is None else min(until, max_frame)
+        obs = env.obs if self.has_begun else env.reset()
+        self.has_begun = True
         next_checkpoint = (clock.frame // every + 1) * every
         now = perf_counter()
-        while clock.frame < max_frame and not should_stop():
+        while clock.frame < end and not should_stop():
             action = agent.act(obs, frame=clock.frame)
             acted = perf_counter()
             transition = env.step(agent.env_action(action))
@@ -90,6 +98,29 @@ class Loop:
                 now = perf_counter()
                 profile.other += now - began
                 clock.seconds += now - began
+            if save_if_due is not None and save_if_due(now):
+                began = now
+                now = perf_counter()
+                profile.other += now - began
+                clock.seconds += now - began
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters, and the latest metrics: rows of the curve repeat them until the next update."""
+        metrics = self.metrics and {**self.metrics.values}
+        return {
+            "has_begun": self.has_begun,
+            "clock": asdict(self.clock),
+            "profile": asdict(self.profile),
+            "metrics": metrics,
+            "obs": self.env.obs.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.has_begun = bool(state["has_begun"])
+        self.clock = Clock(**state["clock"])
+        self.profile = Profile(**state["profile"])
+        metrics = state["metrics"]
+        self.metrics = None if metrics is None else Metrics(metrics, opt_steps=0)
 
 
 def evaluate(agent: Agent, env: VectorEnv) -> float:

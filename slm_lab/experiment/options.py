@@ -18,3 +18,4 @@ class RunOptions:
     optimize_perf: bool = True
     cuda_offset: int = 0
     data_dir: str = "data"
+    resume: bool = False  # go on from the checkpoints of the run folder

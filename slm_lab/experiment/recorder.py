@@ -105,7 +105,7 @@ class Recorder:
             shutil.copyfile(self._train.path, self._eval.path)
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows so far as plain lists, safe for JSON (NaN as the bare token)."""
+        """The rows so far, as one array per column."""
         return {"train": self._train.columns_of_rows(), "eval": self._eval.columns_of_rows()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -174,14 +174,16 @@ class _Table:
         if not self.rows:
             self._rewrite()
 
-    def columns_of_rows(self) -> dict[str, list[float]]:
-        return {name: [row.get(name, math.nan) for row in self.rows] for name in self._columns}
+    def columns_of_rows(self) -> dict[str, np.ndarray]:
+        return {
+            name: np.array([row.get(name, math.nan) for row in self.rows]) for name in self._columns
+        }
 
-    def load(self, columns: Mapping[str, list[float]]) -> None:
+    def load(self, columns: Mapping[str, np.ndarray]) -> None:
         self._columns = tuple(columns)
         self.rows = [
             dict(zip(columns, values, strict=True))
-            for values in zip(*columns.values(), strict=True)
+            for values in zip(*(column.tolist() for column in columns.values()), strict=True)
         ]
         if self.rows:
             self._rewrite()

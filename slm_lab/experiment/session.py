@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from loguru import logger
 
 from slm_lab.agent.agent import Agent
-from slm_lab.agent.divergence import DivergenceError
+from slm_lab.agent.divergence import DivergenceError, check_parameters
 from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
+from slm_lab.experiment.checkpoint import (
+    CheckpointStore,
+    check_fits,
+    has_rings,
+    tree_bytes,
+    versions,
+)
 from slm_lab.experiment.console import Progress, format_checkpoint, format_profile
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.loop import Loop, evaluate
-from slm_lab.experiment.models import save_models, snapshot, warn_of_unmoved_parameters
+from slm_lab.experiment.manifest import CheckpointError, Manifest
+from slm_lab.experiment.models import (
+    save_models,
+    snapshot,
+    warn_of_unmoved_parameters,
+)
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.profiler import OperatorProfiler
 from slm_lab.experiment.recorder import Recorder
+from slm_lab.experiment.resume import spec_sha256
 from slm_lab.experiment.seeding import session_seeds
 from slm_lab.experiment.viewer import Viewer
 from slm_lab.spec import Spec
 
-SAVE_EVERY_SECONDS = 10.0
 REPORT_EVERY_SECONDS = 0.25
+
+# Without `meta.checkpoint_frequency` a session saves itself this often, and more seldom where
+# saving takes longer: it may cost a hundredth of the time.
+SAVE_EVERY_SECONDS = 20.0
+SAVE_SHARE = 0.01
+# Beyond what a fresh session holds: running episodes, rows of the curve.
+GROWTH_BYTES = 2**30
 
 # Columns of the curve that belong to an algorithm, after those that every algorithm has.
 CURVE_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -77,38 +99,81 @@ class Session:
         self._viewer = Viewer(self._env, spec.name) if options.render else None
         self._profiler = OperatorProfiler(layout.predir) if options.profile else None
         self._loop = Loop(self._agent, self._env, spec.env.max_frame)
-        self._best = snapshot(self._agent)
+        self._store = CheckpointStore(
+            layout.checkpoint_dir(trial, session),
+            layout.session_name(trial, session),
+            spec_sha256(spec),
+        )
+        self._best = self._snapshot()
         self._best_is_saved = False
-        self._unmoved = dict(self._best) if options.mode == "dev" else {}
+        self._unmoved = dict(self._best["models"]) if options.mode == "dev" else {}
         self._next_eval = spec.meta.eval_frequency
-        self._saved_at = self._reported_at = time.monotonic()
+        self._reported_at = time.monotonic()
+        self._save_at, self._save_at_frame = self._next_save()
+        self._saves, self._save_seconds, self._save_bytes = 0, 0.0, 0
+        self._has_broken_off = self._has_diverged = False
+        logger.info(self._start_line())
+        if options.resume:
+            self._restore()
 
     def run(self) -> bool:
         """Train to the end of the budget or until told to stop; then everything is on disk.
 
         Returns whether the budget was used up.
         """
-        logger.info(self._start_line())
+        try:
+            is_done = self.advance()
+        finally:
+            self.close()
+        clock, max_frame = self._loop.clock, self._spec.env.max_frame
+        if is_done:
+            logger.info(f"Session {self._session} done")
+        else:
+            logger.warning(
+                f"Session {self._session} stopped early, at frame {clock.frame:,} of {max_frame:,}"
+            )
+        return is_done
+
+    def advance(self, until: int | None = None) -> bool:
+        """Train until that frame, the end of the budget, or told to stop, whatever comes first.
+
+        Returns whether the budget is used up. Training in rounds gives the numbers of one go.
+        """
         try:
             self._loop.run(
                 self._checkpoint,
                 self._spec.meta.log_frequency,
                 self._should_stop,
                 after_step=self._after_step if self._viewer or self._profiler else None,
+                until=until,
+                save_if_due=self._save_if_due,
             )
-        except DivergenceError:
-            self._record({"loss": math.inf})
+            self._check_parameters()
+        except BaseException as error:
+            # What is in memory may be half done, or no numbers: the checkpoint before it stays.
+            self._has_broken_off = True
+            if isinstance(error, DivergenceError):
+                self._has_diverged = True
+                self._report_divergence(error)
             raise
-        finally:
-            self._close()
-        clock, max_frame = self._loop.clock, self._spec.env.max_frame
-        if clock.frame < max_frame:
-            logger.warning(
-                f"Session {self._session} stopped early, at frame {clock.frame:,} of {max_frame:,}"
-            )
-            return False
-        logger.info(f"Session {self._session} done")
-        return True
+        return self._loop.clock.frame >= self._spec.env.max_frame
+
+    def close(self) -> None:
+        """Write what is not on disk yet, and let go of envs and files."""
+        logger.info(self._progress().profile)
+        if self._has_broken_off:
+            self._save_models()
+        else:
+            self._save()
+        logger.info(self._saving_line())
+        self._recorder.close()
+        if self._viewer:
+            self._viewer.close()
+        if self._profiler:
+            self._profiler.close(self._loop.profile)
+        self._env.close()
+        if self._eval_env is not None:
+            self._eval_env.close()
 
     def _after_step(self) -> None:
         if self._viewer:
@@ -127,13 +192,11 @@ class Session:
             self._recorder.record_eval(
                 self._row() | {"total_reward": evaluate(self._agent, self._eval_env)}
             )
+        self._check_parameters()
         if is_best:
-            self._best = snapshot(self._agent)
+            self._best = self._snapshot()
             self._best_is_saved = False
         now = time.monotonic()
-        if now - self._saved_at >= SAVE_EVERY_SECONDS:
-            self._save()
-            self._saved_at = now
         if now - self._reported_at >= REPORT_EVERY_SECONDS or frame >= self._spec.env.max_frame:
             self._report(self._progress())
             self._reported_at = now
@@ -182,23 +245,153 @@ class Session:
             profile=format_profile(profile.env, profile.act, profile.learn, profile.other),
         )
 
-    def _save(self) -> None:
-        save_models(snapshot(self._agent), self._layout, self._trial, self._session, best=False)
-        if not self._best_is_saved:
-            save_models(self._best, self._layout, self._trial, self._session, best=True)
-            self._best_is_saved = True
+    # Saving and restoring
 
-    def _close(self) -> None:
-        logger.info(self._progress().profile)
-        self._save()
-        self._recorder.close()
-        if self._viewer:
-            self._viewer.close()
-        if self._profiler:
-            self._profiler.close(self._loop.profile)
-        self._env.close()
+    def state_dict(self) -> dict[str, Any]:
+        """All that a session is: the states of its owners, listed here and nowhere else."""
+        return {
+            "agent": self._agent.state_dict(),  # parameters, optimisers, targets, schedules, lens
+            "experience": self._agent.experience.state_dict(),  # rollout or replay, pace
+            "env": self._env.state_dict(),  # running episodes, returns, random streams
+            "eval_env": self._eval_env and self._eval_env.state_dict(),
+            "loop": self._loop.state_dict(),  # counters, latest metrics
+            "recorder": self._recorder.state_dict(),  # the curve, and with it the best score
+            "best": self._best,
+            "next_eval": self._next_eval,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        check_fits(state["agent"], self._agent.state_dict(), "agent")
+        check_fits(state["best"], self._best, "best")
+        self._agent.load_state_dict(state["agent"])
+        self._agent.experience.load_state_dict(state["experience"])
+        self._env.load_state_dict(state["env"])
         if self._eval_env is not None:
-            self._eval_env.close()
+            self._eval_env.load_state_dict(state["eval_env"])
+        self._loop.load_state_dict(state["loop"])
+        self._recorder.load_state_dict(state["recorder"])
+        self._best = state["best"]
+        self._best_is_saved = False
+        self._next_eval = int(state["next_eval"])
+        self._unmoved = {}
+        obs = state["loop"]["obs"]
+        if self._loop.has_begun and not np.array_equal(self._env.obs, obs, equal_nan=True):
+            logger.info("the env began new episodes: nothing joins them to the steps before")
+            self._agent.experience.cut(obs)
+
+    def _restore(self) -> None:
+        """Go on from the last good checkpoint; without any, start from the beginning."""
+        found = self._store.read("last", max_bytes=2 * tree_bytes(self.state_dict()) + GROWTH_BYTES)
+        if found is None:
+            logger.info(f"Session {self._session} has no checkpoint yet and starts from frame 0")
+            return
+        manifest, state = found
+        try:
+            self.load_state_dict(state)
+        except (KeyError, TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
+            raise CheckpointError(
+                self._store.folder, f"the state does not fit this spec ({error!r:.300})"
+            ) from error
+        _warn_of_other_versions(manifest)
+        self._save_at, self._save_at_frame = self._next_save()
+        logger.info(f"Session {self._session} goes on from frame {self._loop.clock.frame:,}")
+
+    def _save_if_due(self, now: float) -> bool:
+        if self._save_at_frame is None:
+            if now < self._save_at:
+                return False
+        elif self._loop.clock.frame < self._save_at_frame:
+            return False
+        self._save()
+        return True
+
+    def _next_save(self, cost: float = 0.0) -> tuple[float, int | None]:
+        """(time, or frame if the spec gives a frequency) of the next save."""
+        every = self._spec.meta.checkpoint_frequency
+        at = time.perf_counter() + max(SAVE_EVERY_SECONDS, cost / SAVE_SHARE)
+        return at, None if every is None else (self._loop.clock.frame // every + 1) * every
+
+    def _save(self) -> None:
+        """Write checkpoints and models. What cannot be written is named; training goes on."""
+        began = time.perf_counter()
+        self._check_parameters()
+        checkpoints_written = self._save_checkpoints()
+        self._best_is_saved = self._save_models() and checkpoints_written
+        spent = time.perf_counter() - began
+        self._saves += 1
+        self._save_seconds += spent
+        self._save_at, self._save_at_frame = self._next_save(spent)
+        size = f"{self._save_bytes / 1e6:.1f} MB in {spent:.2f} s"
+        logger.debug(f"Session {self._session} saved at frame {self._loop.clock.frame:,}: {size}")
+
+    def _save_checkpoints(self) -> bool:
+        is_finished = self._loop.clock.frame >= self._spec.env.max_frame
+        counters = self._counters()
+        try:
+            state = self.state_dict()
+            if is_finished:
+                # Nothing goes on from here. Written twice, no replay stays in the one before.
+                needs_two = has_rings(state)
+                state = {"agent": state["agent"], "best": state["best"]}
+                if needs_two:
+                    self._store.write("last", state, counters, finished=True)
+            manifest = self._store.write("last", state, counters, finished=is_finished)
+            if not self._best_is_saved:
+                self._store.write("best", self._best["agent"], self._best["counters"])
+        except OSError as error:
+            where, kept = error.filename or self._store.folder, "the one before it is kept"
+            logger.warning(f"{where}: checkpoint not written ({error.strerror or error}), {kept}")
+            return False
+        self._save_bytes = manifest.size
+        return True
+
+    def _save_models(self) -> bool:
+        models = {} if self._has_diverged else {False: snapshot(self._agent)}
+        if not self._best_is_saved:
+            models[True] = self._best["models"]
+        try:
+            for is_best, states in models.items():
+                save_models(states, self._layout, self._trial, self._session, best=is_best)
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+            logger.warning(f"{self._layout.predir / 'model'}: models not written ({error})")
+            return False
+        return True
+
+    def _check_parameters(self) -> None:
+        check_parameters(self._agent.algorithm.learner.state, self._loop.clock.frame)
+
+    def _counters(self) -> dict[str, int]:
+        clock = self._loop.clock
+        return {"frame": clock.frame, "opt_step": clock.opt_step, "updates": clock.updates}
+
+    def _snapshot(self) -> dict[str, Any]:
+        """What the best agent so far is kept as."""
+        return {
+            "models": snapshot(self._agent),
+            "agent": self._agent.state_dict(),
+            "counters": self._counters(),
+        }
+
+    def _report_divergence(self, error: DivergenceError) -> None:
+        """Mark the curve, and leave a note of how it was when all was well."""
+        last = dict(self._loop.metrics.values) if self._loop.metrics else {}
+        cells = ", ".join(f"{name} = {value:.4g}" for name, value in last.items())
+        logger.error(f"Session {self._session}: {error} Last finite metrics: {cells or 'none'}")
+        self._record({"loss": math.inf})
+        note = {"frame": error.frame, "terms": error.terms, "last_finite": last}
+        path = self._layout.divergence_report(self._trial, self._session)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(note, indent=1, default=str) + "\n")
+        except OSError as failure:
+            logger.warning(f"{path}: not written ({failure.strerror})")
+
+    def _saving_line(self) -> str:
+        share = self._save_seconds / max(self._loop.clock.seconds, 1e-9)
+        return (
+            f"Session {self._session} saved {self._saves} time(s) in {self._save_seconds:.2f} s, "
+            f"{share:.1%} of its time; a checkpoint takes {self._save_bytes / 1e6:.1f} MB"
+        )
 
     def _start_line(self) -> str:
         name = self._layout.session_name(self._trial, self._session)
@@ -206,5 +399,20 @@ class Session:
             f"{name}: {self._spec.agent.algorithm.name} on {self._spec.env.name} "
             f"x{self._env.num_envs} ({self._env.backend}), seed {self._spec.meta.random_seed}, "
             f"{torch.get_num_threads()} thread(s), learning step "
-            f"{'compiled' if self._agent.is_compiled else 'eager'}"
+            f"{'compiled' if self._agent.is_compiled else 'eager'}, "
+            f"resumes {'exactly' if self._env.restorable else 'with new episodes'}"
+        )
+
+
+def _warn_of_other_versions(manifest: Manifest) -> None:
+    now = versions()
+    changed = [
+        f"{name} {was} -> {now.get(name, 'none')}"
+        for name, was in manifest.versions.items()
+        if now.get(name) != was
+    ]
+    if changed:
+        logger.warning(
+            f"resuming under other versions ({', '.join(changed)}): "
+            "the rest of the run may differ from an uninterrupted one in the last digits"
         )

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -20,11 +20,15 @@ from loguru import logger
 
 from slm_lab.experiment.console import Progress, TrialDisplay, session_log, setup_logging
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.lock import LockedError, locked
+from slm_lab.experiment.manifest import CheckpointError
 from slm_lab.experiment.options import RunOptions
+from slm_lab.experiment.resume import unfinished_sessions
 from slm_lab.spec import Spec, SpecError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOP_GRACE_SECONDS = 60.0  # for a session to end its step and write its files
+ORPHAN_PATIENCE_SECONDS = 30.0  # for a session whose trial was killed to notice it
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +65,23 @@ class StopRequest:
 
 
 def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions) -> TrialEnd:
-    """Run all sessions of a trial.
+    """Run all sessions of a trial; on a resume, those that have something left to do.
 
     A mistake in the spec that shows only when env and agent are made is raised.
     """
+    sessions = list(range(spec.meta.max_session))
+    if options.resume:
+        sessions = unfinished_sessions(spec, layout, trial)
     display = TrialDisplay(trial, spec.meta.max_session)
     with display, _stop_on_signals() as stop:
         if spec.meta.max_session == 1:
-            ends = [_run_here(spec, layout, trial, 0, options, display, stop)]
+            ends = [_run_here(spec, layout, trial, s, options, display, stop) for s in sessions]
         else:
-            ends = list(_run_processes(spec, layout, trial, options, display, stop))
+            ends = list(_run_processes(spec, layout, trial, sessions, options, display, stop))
     for end in ends:
         if end.bad_input is not None and not layout.sessions(trial):
             raise end.bad_input
-    is_whole = len(ends) == spec.meta.max_session and not any(end.stopped_early for end in ends)
+    is_whole = len(ends) == len(sessions) and not any(end.stopped_early for end in ends)
     return TrialEnd(
         failed={end.session: end.error for end in ends if end.error is not None},
         stopped_by=None if is_whole else stop.signal,
@@ -132,11 +139,12 @@ def _run_processes(
     spec: Spec,
     layout: RunLayout,
     trial: int,
+    sessions: Sequence[int],
     options: RunOptions,
     display: TrialDisplay,
     stop: StopRequest,
 ) -> Iterator[SessionEnd]:
-    waiting = list(range(spec.meta.max_session))
+    waiting = list(sessions)
     running: dict[int, _Child] = {}
     kill_at: float | None = None
     try:
@@ -229,6 +237,7 @@ def _run_session(
     should_stop: Callable[[], bool],
 ) -> SessionEnd:
     # torch is imported here, in the process that trains: the trial's own process starts at once.
+    from slm_lab.agent.divergence import DivergenceError
     from slm_lab.env.error import EnvError
     from slm_lab.experiment.session import Session
     from slm_lab.experiment.threads import set_threads
@@ -236,14 +245,20 @@ def _run_session(
     if should_stop():
         return SessionEnd(session, stopped_early=True)
     set_threads(spec, options)
+    lock = layout.session_lock(trial, session)
     try:
-        try:
-            unit = Session(
-                spec, layout, trial, session, options, report=report, should_stop=should_stop
-            )
-        except (SpecError, EnvError) as error:
-            return SessionEnd(session, str(error), bad_input=error)
-        return SessionEnd(session, stopped_early=not unit.run())
+        with locked(lock, layout.session_name(trial, session), patience=ORPHAN_PATIENCE_SECONDS):
+            try:
+                unit = Session(
+                    spec, layout, trial, session, options, report=report, should_stop=should_stop
+                )
+            except (SpecError, EnvError) as error:
+                return SessionEnd(session, str(error), bad_input=error)
+            return SessionEnd(session, stopped_early=not unit.run())
+    except (CheckpointError, LockedError, DivergenceError) as error:
+        text = f"{type(error).__name__}: {error}"
+        logger.error(f"Session {session} failed. {text}")
+        return SessionEnd(session, text)
     except Exception:
         details = traceback.format_exc().rstrip()
         logger.error(f"Session {session} failed\n{details}")

@@ -146,22 +146,22 @@ def test_a_prioritised_dqn_teaches_its_memory(
     metrics = agent.update(frame=36)
     assert metrics.td_error is not None
     assert metrics.td_error.shape == (64,)  # two minibatches
-    priority = replay_of(agent).state_dict()["sampler.priority"]
+    priority = replay_of(agent).state_dict()["sampler"]["priority"]
     expected = {round(abs(e), 5) for e in metrics.td_error.tolist()} | {1.0}
     assert {round(p, 5) for p in priority.tolist() if p} <= expected
     assert len(set(priority.tolist())) > 3
 
 
 def replay_of(agent: Agent) -> Replay:
-    experience = agent._experience
+    experience = agent.experience
     assert isinstance(experience, ReplayExperience)
     assert isinstance(experience._replay, Replay)
     return experience._replay
 
 
 def imitation(agent: Agent) -> ImitationExperience:
-    assert isinstance(agent._experience, ImitationExperience)
-    return agent._experience
+    assert isinstance(agent.experience, ImitationExperience)
+    return agent.experience
 
 
 def take(agent: Agent, make: MakeTransition, *, terminated: bool) -> ImitationBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -308,7 +309,7 @@ def test_a_restored_replay_continues_bit_for_bit(kind: str) -> None:
 
     original, restored = make(seed=1), make(seed=2)
     live(original, 9)  # the ring has wrapped around
-    restored.load_state_dict({k: v.clone() for k, v in original.state_dict().items()})
+    restored.load_state_dict(copy.deepcopy(original.state_dict()))
     for ours, theirs in zip(live(original, 9), live(restored, 9), strict=True):
         for name in ReplayBatch.__slots__:
             assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
@@ -327,9 +328,8 @@ def test_the_predicted_bytes_are_the_bytes_taken(layout: Any) -> None:
     replay = Replay(
         60, 3, shape, dtype, action_shape, action_dtype, EveryRow(), batch_size=1, gamma=0.9
     )
-    columns = ("obs", "next_obs", "action", "reward", "terminated", "ended")
-    state = replay.state_dict()
-    assert sum(state[name].nbytes for name in columns) == replay_bytes(60, *layout)
+    columns = replay.state_dict()["ring"].columns
+    assert sum(column.nbytes for column in columns.values()) == replay_bytes(60, *layout)
 
 
 def test_predicted_bytes_by_hand() -> None:

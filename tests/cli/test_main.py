@@ -174,7 +174,7 @@ def test_five_mistakes_are_five_messages(slm_lab):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ([PPO, "ppo_cartpole", "trian"], ["MODE", "trian", "dev or train"]),
+        ([PPO, "ppo_cartpole", "trian"], ["MODE", "trian", "dev, train"]),
         ([PPO, "ppo_cartpole", "dev", "--compile", "maybe"], ["--compile", "maybe", "auto"]),
         ([PPO, "ppo_cartpole", "dev", "--log-level", "loud"], ["--log-level", "loud", "DEBUG"]),
         ([PPO, "ppo_cartpole", "dev", "--seed", "-1"], ["--seed", "equal to 0"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,15 @@ def env_seed() -> Callable[..., int]:
 def run_session(tmp_path: Path) -> RunSession:
     """Train one session in this process, without analysis."""
 
-    def run(spec: Spec, session: int = 0, *, stop_after: int | None = None, **options: Any) -> Any:
+    def run(
+        spec: Spec,
+        session: int = 0,
+        *,
+        stop_after: int | None = None,
+        rounds: Iterable[int] = (),
+        **options: Any,
+    ) -> Any:
+        """`rounds` are frames to pause at."""
         layout = RunLayout.create(spec.name, "now", tmp_path)
         asked = 0
 
@@ -150,7 +158,7 @@ def run_session(tmp_path: Path) -> RunSession:
             return stop_after is not None and asked > stop_after
 
         run.layout = layout  # type: ignore[attr-defined]  # also for a session that raises
-        run.completed = Session(  # type: ignore[attr-defined]
+        unit = Session(
             spec,
             layout,
             0,
@@ -158,7 +166,10 @@ def run_session(tmp_path: Path) -> RunSession:
             RunOptions(**options),
             report=lambda _: None,
             should_stop=should_stop,
-        ).run()
+        )
+        for until in rounds:
+            assert not unit.advance(until)
+        run.completed = unit.run()  # type: ignore[attr-defined]
         return layout
 
     return run

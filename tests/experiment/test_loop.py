@@ -167,7 +167,8 @@ def test_a_resumed_loop_continues_where_the_env_is(parts: tuple[Any, Any]) -> No
     agent, env = parts
     env.reset()
     env.step(np.zeros(2))
-    loop = Loop(agent, env, max_frame=8, clock=Clock(frame=6, opt_step=5, updates=1))
+    clock = Clock(frame=6, opt_step=5, updates=1)
+    loop = Loop(agent, env, max_frame=8, clock=clock, has_begun=True)
     assert run(loop, every=4) == [8]
     assert env.resets == 1
     assert agent.seen[0][0] == [1, 1]

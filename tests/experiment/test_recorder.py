@@ -1,4 +1,4 @@
-import json
+import copy
 import math
 import subprocess
 import sys
@@ -207,7 +207,7 @@ def test_a_resumed_recorder_goes_on_as_if_it_had_never_stopped(tmp_path):
     resumed = RunLayout.create("demo", "resumed", tmp_path)
     first = Recorder(resumed, 0, 0)
     best_resumed = [first.record(r) for r in rows[:3]]
-    state = json.loads(json.dumps(first.state_dict()))  # what a checkpoint stores
+    state = copy.deepcopy(first.state_dict())
     first.record(row(350, 100.0))  # after the checkpoint, then killed
     second = Recorder(resumed, 0, 0)
     second.load_state_dict(state)

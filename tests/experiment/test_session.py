@@ -92,6 +92,13 @@ def test_the_same_seed_gives_the_same_curve_and_another_seed_another(
     assert first != other
 
 
+@pytest.mark.parametrize("num_envs", [1, 2, 60])  # 60: more than log_frequency
+def test_training_in_rounds_gives_the_curve_of_one_go(make_spec, run_session, num_envs):
+    spec = make_spec(env__num_envs=num_envs)
+    in_rounds = run_session(spec, rounds=[1, 50, 51, 130])
+    assert curve(in_rounds) == curve(run_session(spec))
+
+
 def test_the_sessions_of_a_trial_differ(make_spec, run_session):
     spec = make_spec()
     assert curve(run_session(spec, 0), 0) != curve(run_session(spec, 1), 1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from slm_lab.agent.memory.ring import Ring
 from slm_lab.agent.memory.sampler import Sampler
 from slm_lab.types import ReplayBatch, Transition
 
@@ -60,6 +62,8 @@ class Replay:
         self._env_range = np.arange(num_envs)
         self._write = 0
         self._filled = 0
+        self._written = 0  # vector steps ever added; a cut starts another generation of rows
+        self._generation = 0
         self._unseen = 0  # rows added since the last sample, for combined experience replay
 
     @property
@@ -76,6 +80,7 @@ class Replay:
         terminated_rows[slot] = transition.terminated
         np.logical_or(transition.terminated, transition.truncated, out=ended_rows[slot])
         self._sampler.added(slot * self._num_envs + self._env_range)
+        self._written += 1
         self._write = (slot + 1) % self._slots
         self._filled = min(self._filled + 1, self._slots)
         self._unseen += self._num_envs
@@ -107,19 +112,26 @@ class Replay:
     def update_priorities(self, index: Tensor, td_error: Tensor) -> None:
         self._sampler.update(index, td_error)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The ring's own tensors, not copies: it may be most of the machine's memory."""
-        cursor = torch.tensor([self._write, self._filled, self._unseen])
-        sampler = {f"sampler.{k}": v for k, v in self._sampler.state_dict().items()}
-        return self._columns() | {"cursor": cursor} | sampler
+    def cut(self) -> None:
+        """The running episodes were lost: nothing follows their newest rows."""
+        self._ended[(self._write - 1) % self._slots] = True
+        self._generation += 1
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, column in self._columns().items():
-            column.copy_(state[name])
-        self._write, self._filled, self._unseen = state["cursor"].tolist()
-        prefix = "sampler."
-        own = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        self._sampler.load_state_dict(own)
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "ring": Ring(self._columns(), self._written, self._generation),
+            "unseen": self._unseen,
+            "sampler": self._sampler.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        ring = state["ring"]
+        ring.copy_into(self._columns())
+        self._written, self._generation = ring.written, ring.generation
+        self._write = self._written % self._slots
+        self._filled = min(self._written, self._slots)
+        self._unseen = int(state["unseen"])
+        self._sampler.load_state_dict(state["sampler"])
 
     def _columns(self) -> dict[str, Tensor]:
         return {

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from slm_lab.agent.memory.ragged import pack, unpack
+from slm_lab.agent.memory.ring import Ring
 from slm_lab.agent.memory.sampler import Sampler
 from slm_lab.types import PastBatch
 
@@ -42,6 +47,7 @@ class ReturnReplay:
         self._running: list[list[tuple[np.ndarray, np.ndarray, float]]]
         self._running = [[] for _ in range(num_envs)]
         self._write = 0
+        self._written = 0  # rows ever stored
         self._unseen = 0  # rows added since the last sample, for combined experience replay
         self.size = 0
 
@@ -73,6 +79,36 @@ class ReturnReplay:
     def update_priorities(self, index: Tensor, advantage: Tensor) -> None:
         self._sampler.update(index, advantage)
 
+    def cut(self) -> None:
+        """The running episodes were lost: each counts as truncated where it was."""
+        for env, steps in enumerate(self._running):
+            if steps:
+                self._store(steps)
+                self._running[env] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "ring": Ring(self._columns(), self._written),
+            "running": pack(self._running),
+            "unseen": self._unseen,
+            "sampler": self._sampler.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        state["ring"].copy_into(self._columns())
+        self._written = state["ring"].written
+        self._write = self._written % self._capacity
+        self.size = min(self._written, self._capacity)
+        self._running = [
+            [(obs, action, float(reward)) for obs, action, reward in steps]
+            for steps in unpack(state["running"])
+        ]
+        self._unseen = int(state["unseen"])
+        self._sampler.load_state_dict(state["sampler"])
+
+    def _columns(self) -> dict[str, Tensor]:
+        return {"obs": self._obs, "action": self._action, "return": self._return}
+
     def _store(self, steps: list[tuple[np.ndarray, np.ndarray, float]]) -> None:
         steps = steps[-self._capacity :]
         rows = (self._write + np.arange(len(steps))) % self._capacity
@@ -84,6 +120,7 @@ class ReturnReplay:
         self._action[rows] = torch.from_numpy(np.stack([action for _, action, _ in steps]))
         self._return[rows] = torch.tensor(returns[::-1])
         self._sampler.added(rows)
-        self._write = int((self._write + len(steps)) % self._capacity)
+        self._written += len(steps)
+        self._write = self._written % self._capacity
         self._unseen = min(self._unseen + len(steps), self._capacity)
         self.size = min(self.size + len(steps), self._capacity)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
 import numpy as np
 import torch
 
+from slm_lab.agent.memory.ragged import Row, pack, unpack
 from slm_lab.types import Rollout, Transition
 
 
@@ -30,10 +35,7 @@ class RolloutMemory:
         self._terminated = torch.zeros(lead, dtype=torch.bool)
         self._truncated = torch.zeros(lead, dtype=torch.bool)
         # NumPy views of the same storage: assigning a row through them is several times cheaper.
-        self._rows = tuple(
-            x.numpy()
-            for x in (self._obs, self._action, self._reward, self._terminated, self._truncated)
-        )
+        self._rows = tuple(column.numpy() for column in self._columns().values())
         self._final_index: list[int] = []
         self._final_obs: list[np.ndarray] = []
         self._size = 0
@@ -73,6 +75,45 @@ class RolloutMemory:
         self._size = 0
         return rollout
 
+    def cut(self, successors: np.ndarray) -> None:
+        """The running episodes were lost: their newest steps count as truncated, with these obs."""
+        if self._size == 0:
+            return
+        t = self._size - 1
+        running = ~(self._terminated[t] | self._truncated[t])
+        for env in running.nonzero().flatten().tolist():
+            self._truncated[t, env] = True
+            self._final_index.append(t * self._num_envs + env)
+            self._final_obs.append(successors[env].copy())
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rows so far."""
+        rows = {name: column[: self._size] for name, column in self._columns().items()}
+        finals = {"index": self._final_index, "obs": _stack(self._final_obs, self._obs)}
+        return {"rows": rows, "final": finals}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        rows, finals = state["rows"], state["final"]
+        size = len(rows["reward"])
+        if size >= self.length:
+            raise ValueError(f"found {size} steps of a rollout of {self.length}")
+        for name, column in self._columns().items():
+            if rows[name].shape != column[:size].shape:
+                raise ValueError(f"{name}: found {tuple(rows[name].shape)} in a saved rollout")
+            column[:size] = rows[name]
+        self._final_index = [int(index) for index in finals["index"]]
+        self._final_obs = list(finals["obs"].numpy())
+        self._size = size
+
+    def _columns(self) -> dict[str, torch.Tensor]:
+        return {
+            "obs": self._obs,
+            "action": self._action,
+            "reward": self._reward,
+            "terminated": self._terminated,
+            "truncated": self._truncated,
+        }
+
 
 class EpisodeMemory:
     """Whole episodes; ready after `episodes` of them have ended, on any of the B envs.
@@ -100,7 +141,7 @@ class EpisodeMemory:
     def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
         ended = transition.terminated | transition.truncated
         for env, steps in enumerate(self._running):
-            step = _Step(obs[env].copy(), action[env].copy(), transition, env)
+            step = _Step.of(obs[env].copy(), action[env].copy(), transition, env)
             steps.append(step)
             if ended[env]:
                 self._finished.append(steps)
@@ -122,6 +163,26 @@ class EpisodeMemory:
             final_obs=_stack([steps[i].next_obs for i in final], obs[:, None].to(self._obs_dtype)),
         )
 
+    def cut(self, successors: np.ndarray) -> None:
+        """The running episodes were lost: each ends where it was, truncated, with these obs."""
+        for env, steps in enumerate(self._running):
+            if steps:
+                steps[-1] = replace(steps[-1], truncated=True, next_obs=successors[env].copy())
+                self._finished.append(steps)
+                self._running[env] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "running": pack([[step.row() for step in steps] for steps in self._running]),
+            "finished": pack([[step.row() for step in steps] for steps in self._finished]),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._running, self._finished = (
+            [[_Step.of_row(*row) for row in steps] for steps in unpack(state[name])]
+            for name in ("running", "finished")
+        )
+
     def _kept(self) -> list[list[_Step]]:
         if self._keep_above >= 1:
             return self._finished
@@ -130,22 +191,39 @@ class EpisodeMemory:
         return [e for e, total in zip(self._finished, totals, strict=True) if total >= bar]
 
 
+@dataclass(frozen=True, slots=True)
 class _Step:
     """One env's share of a transition, copied out of the env's buffers."""
 
-    __slots__ = ("action", "next_obs", "obs", "reward", "terminated", "truncated")
+    obs: np.ndarray
+    action: np.ndarray
+    reward: float
+    terminated: bool
+    truncated: bool
+    # Within an episode the next step's obs is the successor; only the last one keeps its own.
+    next_obs: np.ndarray
 
-    def __init__(
-        self, obs: np.ndarray, action: np.ndarray, transition: Transition, env: int
-    ) -> None:
-        self.obs = obs
-        self.action = action
-        self.reward = float(transition.reward[env])
-        self.terminated = bool(transition.terminated[env])
-        self.truncated = bool(transition.truncated[env])
-        # Within an episode the next step's obs is the successor; only the last one keeps its own.
-        ended = self.terminated or self.truncated
-        self.next_obs = transition.next_obs[env].copy() if ended else obs
+    @classmethod
+    def of(cls, obs: np.ndarray, action: np.ndarray, transition: Transition, env: int) -> _Step:
+        terminated, truncated = bool(transition.terminated[env]), bool(transition.truncated[env])
+        ended = terminated or truncated
+        next_obs = transition.next_obs[env].copy() if ended else obs
+        return cls(obs, action, float(transition.reward[env]), terminated, truncated, next_obs)
+
+    def row(self) -> Row:
+        return (
+            self.obs,
+            self.action,
+            self.reward,
+            self.terminated,
+            self.truncated,
+            self.next_obs,
+        )
+
+    @classmethod
+    def of_row(cls, *row: np.ndarray) -> _Step:
+        obs, action, reward, terminated, truncated, next_obs = row
+        return cls(obs, action, float(reward), bool(terminated), bool(truncated), next_obs)
 
 
 def _stack(observations: list[np.ndarray], like: torch.Tensor) -> torch.Tensor:

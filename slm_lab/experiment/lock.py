@@ -1,0 +1,71 @@
+"""One process at a time on a run folder.
+
+The kernel holds the lock for as long as the process lives, so a dead one never does, however it
+died. The file itself stays: it says who holds or held the lock, and removing it would let two
+processes lock two files of the same name. Over NFS the lock needs its lock service, as usual.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from loguru import logger
+
+
+class LockedError(ValueError):
+    """Another process works on the folder."""
+
+
+@contextmanager
+def locked(path: Path, what: str, *, patience: float = 0.0) -> Iterator[None]:
+    """Hold the lock `path`; `what` it protects is named in the error, after `patience` seconds."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        # A folder nobody can write to needs no lock: nothing in it can be lost.
+        logger.warning(f"{path}: no lock could be taken ({error.strerror})")
+        yield
+        return
+    try:
+        _acquire(descriptor, path, what, patience)
+        owner = {"pid": os.getpid(), "host": socket.gethostname()}
+        with suppress(OSError):  # a full disk; the lock holds without a name
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(owner).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)  # which lets go of the lock
+
+
+def _acquire(descriptor: int, path: Path, what: str, patience: float) -> None:
+    give_up_at = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= give_up_at:
+                raise LockedError(
+                    f"{what} is in use by {_owner(path)}. Expected no other process on it. "
+                    "Wait for it to end, or stop it."
+                ) from None
+        except OSError as error:  # a file system without locks
+            logger.warning(f"{path}: no lock could be taken ({error.strerror})")
+            return
+        time.sleep(0.05)
+
+
+def _owner(path: Path) -> str:
+    try:
+        owner = json.loads(path.read_text())
+        return f"process {int(owner['pid'])} on {owner['host']!s:.80}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

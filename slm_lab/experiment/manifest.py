@@ -1,0 +1,142 @@
+"""The table of contents of a checkpoint: what it holds, and the checksum of every file.
+
+A checkpoint may have been downloaded, so nothing here trusts it: names must be plain file names
+of its own folder, sizes are compared before anything is read, and nothing is ever unpickled.
+Imports no torch, so that a trial can look at its sessions' checkpoints at no cost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 4_000_000
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be used, and the file that is to blame."""
+
+    def __init__(self, path: Path, found: str) -> None:
+        self.path = path
+        super().__init__(f"{path}: {found}")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """`counters` are frame, opt_step, updates; `finished` says that the budget was used up."""
+
+    session: str
+    spec_sha256: str
+    versions: Mapping[str, str]
+    counters: Mapping[str, int]
+    finished: bool
+    saved_at: str
+    files: Mapping[str, FileEntry]
+
+    @property
+    def frame(self) -> int:
+        return self.counters["frame"]
+
+    @property
+    def size(self) -> int:
+        return sum(entry.size for entry in self.files.values())
+
+    def to_bytes(self) -> bytes:
+        content = {"schema": SCHEMA, **asdict(self)}
+        return json.dumps(content | {"sha256": _digest(content)}, indent=1).encode() + b"\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a checkpoint, whose files are all there and have the sizes it says.
+
+    Their checksums are left to `check_file`: reading them all takes a while.
+    """
+    path = folder / MANIFEST
+    size = _regular_size(path)
+    if size > MAX_MANIFEST_BYTES:
+        raise CheckpointError(path, f"{size:,} bytes are too many for a manifest")
+    try:
+        content = json.loads(path.read_bytes())
+        checksum = content.pop("sha256")
+    except (OSError, ValueError, RecursionError, AttributeError, KeyError) as error:
+        raise CheckpointError(path, f"is damaged ({error!r:.100})") from None
+    if content.get("schema") != SCHEMA:
+        found = f"found schema {content.get('schema')!r:.20}, this version reads {SCHEMA}"
+        raise CheckpointError(path, f"{found}. Resume with the version of slm-lab that wrote it.")
+    if checksum != _digest(content):
+        raise CheckpointError(path, "is damaged (its checksum does not match)")
+    manifest = _build(content, path)
+    for name, entry in manifest.files.items():
+        if not is_plain_name(name):
+            raise CheckpointError(path, f"names {name!r:.80}, which is no file of its folder")
+        actual = _regular_size(folder / name)
+        if actual != entry.size:
+            raise CheckpointError(folder / name, f"has {actual:,} bytes, expected {entry.size:,}")
+    return manifest
+
+
+def check_file(path: Path, entry: FileEntry) -> None:
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(path, f"cannot be read ({error.strerror})") from None
+    if digest != entry.sha256:
+        raise CheckpointError(path, "is damaged (its checksum does not match)")
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name can only mean a file of the folder it is looked up in."""
+    return (
+        name not in ("", ".", "..")
+        and not any(c in name for c in "/\\:\0")
+        and os.path.basename(name) == name
+    )
+
+
+def _regular_size(path: Path) -> int:
+    """Size of a plain file; a link may lead out of the folder and is refused."""
+    try:
+        status = path.lstat()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise CheckpointError(path, f"cannot be read ({reason})") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(path, "is no plain file")
+    return status.st_size
+
+
+def _build(content: dict[str, Any], path: Path) -> Manifest:
+    try:
+        return Manifest(
+            session=str(content["session"]),
+            spec_sha256=str(content["spec_sha256"]),
+            versions={str(k): str(v) for k, v in content["versions"].items()},
+            counters={str(k): int(v) for k, v in content["counters"].items()},
+            finished=bool(content["finished"]),
+            saved_at=str(content["saved_at"]),
+            files={
+                name: FileEntry(int(entry["size"]), str(entry["sha256"]))
+                for name, entry in content["files"].items()
+            },
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(path, f"is no manifest ({error!r:.100})") from None
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,121 @@
+"""Which run `train@...` means, whether it is the same experiment, and what is left of it to do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.manifest import CheckpointError, read_manifest
+from slm_lab.spec import Problem, Spec, SpecError, load_spec
+
+# What a session does not depend on, and may differ between the first start and a resume.
+FREE_KEYS = (
+    "search",
+    "meta.max_trial",
+    "meta.search_resources",
+    "meta.search_scheduler",
+    "meta.checkpoint_frequency",
+)
+
+
+def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
+    """The run folder that `train@{where}` means: `latest`, or the path of one."""
+    if where != "latest":
+        try:
+            return RunLayout.open(where)
+        except OSError as error:
+            found = f"found `train@{where}`; {error}"
+            raise SpecError([Problem("MODE", found)], "the command") from None
+    # The time in the name tells the runs of `ppo` from those of `ppo_large`.
+    pattern = rf"{re.escape(spec_name)}_\d{{4}}_\d\d_\d\d_\d{{6}}(_\d+)?"
+    folders = data_dir.iterdir() if data_dir.is_dir() else ()
+    runs = sorted(
+        folder
+        for folder in folders
+        if re.fullmatch(pattern, folder.name) and (folder / f"{spec_name}_t0_spec.json").is_file()
+    )
+    if not runs:
+        found = f"no run of {spec_name} in {data_dir}. Start one with `train`, or give its folder"
+        raise SpecError([Problem("MODE", f"found `train@latest`; {found}.")], "the command")
+    return RunLayout.open(runs[-1])
+
+
+def check_same_experiment(spec: Spec, layout: RunLayout, trial: int) -> Spec:
+    """The spec that the folder's run was started with, which `spec` must not differ from.
+
+    A seed that the run drew for itself counts as the one that was meant.
+    """
+    path = layout.trial_spec_path(trial)
+    saved = load_spec(path, layout.name)
+    if spec.meta.random_seed is None:
+        spec = spec.with_values({"meta.random_seed": saved.meta.random_seed})
+    ours, theirs = dict(_leaves(_shaping(spec))), dict(_leaves(_shaping(saved)))
+    ours["name"], theirs["name"] = spec.name, layout.name
+    problems = [
+        Problem(key, f"found {_shown(ours, key)}, but the run has {_shown(theirs, key)}")
+        for key in sorted(ours.keys() | theirs.keys())
+        if ours.get(key, "absent") != theirs.get(key, "absent")
+    ]
+    if problems:
+        fix = f"To go on with the run as it was: {resume_command(layout)}"
+        raise SpecError([*problems, Problem("MODE", fix)], f"resuming {layout.predir}")
+    return saved
+
+
+def spec_sha256(spec: Spec) -> str:
+    """A fingerprint of all that a session depends on."""
+    return hashlib.sha256(json.dumps(_shaping(spec), sort_keys=True).encode()).hexdigest()
+
+
+def unfinished_sessions(spec: Spec, layout: RunLayout, trial: int) -> list[int]:
+    """The sessions that have something left to do; one that diverged would only do so again."""
+    return [
+        session
+        for session in range(spec.meta.max_session)
+        if not _is_finished(layout, trial, session)
+        and not layout.divergence_report(trial, session).exists()
+    ]
+
+
+def resume_command(layout: RunLayout) -> str:
+    """With the saved spec, which is right whatever the first command had changed in the file."""
+    spec_path = layout.trial_spec_path(0).as_posix()
+    words = ["slm-lab", "run", spec_path, layout.name, f"train@{layout.predir.as_posix()}"]
+    return shlex.join(words)
+
+
+def _is_finished(layout: RunLayout, trial: int, session: int) -> bool:
+    folder = layout.checkpoint_dir(trial, session)
+    for checkpoint in (folder / "last", folder / "last-1"):
+        try:
+            if checkpoint.exists():
+                return read_manifest(checkpoint).finished
+        except CheckpointError:  # the session says so when it falls back
+            continue
+    return False
+
+
+def _shaping(spec: Spec) -> dict[str, Any]:
+    tree = spec.model_dump(mode="json", exclude={"name", "search"})
+    for key in FREE_KEYS:
+        block, _, name = key.partition(".")
+        tree.get(block, {}).pop(name, None)
+    return tree
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _shown(leaves: Mapping[str, Any], key: str) -> str:
+    return json.dumps(leaves[key]) if key in leaves else "no such key"
