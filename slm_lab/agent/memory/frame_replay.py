@@ -10,13 +10,16 @@ its own seam) thus never has to know of stacks, and no stack can mix two episode
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from slm_lab.agent.memory.replay import Replay, RewardView
+from slm_lab.agent.memory.ring import Ring
 from slm_lab.agent.memory.sampler import Sampler
 from slm_lab.types import ReplayBatch, Transition
 
@@ -112,19 +115,27 @@ class FrameReplay:
     def update_priorities(self, index: Tensor, td_error: Tensor) -> None:
         self._rows.update_priorities(index, td_error)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The rings' own tensors, not copies: they may be most of the machine's memory."""
-        rows = {f"rows.{key}": value for key, value in self._rows.state_dict().items()}
-        starts = {f"starts.{key}": value for key, value in self._starts.state_dict().items()}
-        return {"frames": self._frames, "steps": torch.tensor(self._steps)} | starts | rows
+    def cut(self) -> None:
+        """The running episodes were lost: nothing follows their newest rows."""
+        self._rows.cut()
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._frames.copy_(state["frames"])
-        self._steps = int(state["steps"])
-        self._starts.load_state_dict(_below("starts.", state))
-        self._rows.load_state_dict(_below("rows.", state))
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "frames": Ring(self._frame_columns(), written=self._steps + 1),  # slot 0 comes last
+            "starts": self._starts.state_dict(),
+            "rows": self._rows.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        state["frames"].copy_into(self._frame_columns())
+        self._steps = state["frames"].written - 1
+        self._starts.load_state_dict(state["starts"])
+        self._rows.load_state_dict(state["rows"])
         # What the env shows next may be the stack it showed last, or a new game.
         self._continues[:] = False
+
+    def _frame_columns(self) -> dict[str, Tensor]:
+        return {"frames": self._frames.view(self._length, self._num_envs, *self._frames.shape[1:])}
 
     def _stacks(self, places: Tensor) -> Tensor:
         """[N, stack] places -> [N, *obs_shape]."""
@@ -188,7 +199,3 @@ class StartFrames:
         place = self._free.popleft()
         self._used.append((step + self._lifetime, place))
         return place
-
-
-def _below(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
