@@ -84,6 +84,21 @@ class Experience(Protocol):
     def learned(self, metrics: Metrics) -> None: ...
 
 
+class NoExperience:
+    """Of an agent that only acts: nothing is kept, so nothing about the agent ever changes."""
+
+    ready = False
+
+    def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
+        pass
+
+    def batch(self, frame: int) -> Rollout:
+        raise RuntimeError("this agent was made to act only (learns=False) and cannot be updated")
+
+    def learned(self, metrics: Metrics) -> None:
+        pass
+
+
 class OnPolicyExperience:
     """Steps are learned from once, in order, as soon as the memory is full."""
 
