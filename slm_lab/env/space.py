@@ -41,7 +41,7 @@ class ObsCodec(Protocol):
 
     def write(self, obs: Any, out: np.ndarray) -> None: ...
 
-    def read(self, rows: np.ndarray) -> np.ndarray:
+    def read(self, rows: np.ndarray) -> Any:
         """A batch as the env itself would give it, such that `write` leads back to `rows`."""
         ...
 
@@ -213,9 +213,8 @@ class Concat:
         for key, columns, part in self._parts:
             part.write(obs[key], out[..., columns])
 
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        """The flat vector itself, as `gymnasium.spaces.flatten` gives it: one array, no Dict."""
-        return rows
+    def read(self, rows: np.ndarray) -> dict[Hashable, Any]:
+        return {key: part.read(rows[..., columns]) for key, columns, part in self._parts}
 
 
 def action_codec(space: spaces.Space[Any]) -> ActionCodec:
