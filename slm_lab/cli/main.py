@@ -266,6 +266,7 @@ def _print_next_steps(spec_file: str, spec_name: str) -> None:
     Console(highlight=False, soft_wrap=True).print(
         f"\n[bold]Next[/bold]    all seeds:    {again} train\n"
         f"        change it:    {again} dev -s agent.algorithm.gamma=0.95\n"
+        "        watch it:     slm-lab enjoy latest --video\n"
         "        your own env: slm-lab env check my_module:MyEnv-v0\n"
         "        all curves:   tensorboard --logdir data"
     )

@@ -12,9 +12,11 @@ import numpy as np
 from slm_lab.env.error import EnvError
 from slm_lab.env.make import render_fps
 from slm_lab.env.vector import VectorEnv
+from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.play import PARALLEL, Episodes, play
 from slm_lab.experiment.saved_agent import load_session
 from slm_lab.experiment.saved_run import SavedRun
+from slm_lab.experiment.threads import set_threads
 from slm_lab.experiment.video import Video
 from slm_lab.experiment.viewer import Viewer
 
@@ -35,6 +37,7 @@ def enjoy(
     A window shows one env at the speed it was made for; without one, envs run side by side. The
     same seed gives the same episodes for the same number of envs.
     """
+    set_threads(run.spec, RunOptions())
     is_watched = render or video is not None
     num_envs = 1 if is_watched else min(PARALLEL, episodes)
     agent, env = load_session(

@@ -83,8 +83,14 @@ def export_policy(
         policy = Policy(agent, codecs)
     finally:
         env.close()
-    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.part{SUFFIXES[format]}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.touch()
+    except OSError as error:
+        raise ExportError(
+            f"--out: {path} cannot be written ({error.strerror}). Choose another place."
+        ) from None
     try:
         _WRITERS[format](policy, torch.from_numpy(obs[:2]), beside)
         check_actions(_READERS[format](beside), obs, expected, path)

@@ -44,7 +44,13 @@ class Video:
             )
         self.path = path
         self._beside = path.with_name(f".{path.stem}.part{path.suffix}")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:  # now, and not after the episodes were played
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._beside.touch()
+        except OSError as error:
+            raise EnvError(
+                f"--out: {path} cannot be written ({error.strerror}). Choose another place."
+            ) from None
         writer = _Mp4 if path.suffix == ".mp4" else _Gif
         self._writer = writer(self._beside, fps)
 

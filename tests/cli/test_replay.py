@@ -128,6 +128,8 @@ def test_a_video_is_written_into_the_folder_or_where_asked(slm_lab, folder):
         (["enjoy", "{folder}", "--session", "9"], ["no best agent", "Saved: session 0, 1"]),
         (["enjoy", "{folder}", "--trial", "3"], ["no best agent of trial 3"]),
         (["enjoy", "{folder}", "--out", "x.avi"], ["--out: found `x.avi`", ".gif"]),
+        (["enjoy", "{folder}", "--out", "data/taken/x.gif"], ["--out: data/taken/x.gif cannot"]),
+        (["export", "{folder}", "--out", "data/taken/x.pt2"], ["--out: data/taken/x.pt2 cannot"]),
         (["enjoy", "{folder}", "--episodes", "0"], ["--episodes"]),
         (["run", PPO, "ppo_cartpole", "enjoy"], ["enjoy@FOLDER"]),
         (["run", PPO, "x", "enjoy@{folder}", "-s", "env.max_frame=1"], ["-s changes nothing"]),
@@ -137,6 +139,7 @@ def test_a_video_is_written_into_the_folder_or_where_asked(slm_lab, folder):
     ],
 )
 def test_a_mistake_is_named_with_exit_code_2(slm_lab, folder, arguments, words):
+    Path("data/taken").touch()  # a file where a folder would be needed
     code, out, err = slm_lab(*(text.format(folder=folder) for text in arguments))
     assert code == 2
     for word in words:
