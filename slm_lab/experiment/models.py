@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from loguru import logger
-from torch import Tensor
+from torch import Tensor, nn
 
 from slm_lab.agent.agent import Agent
 from slm_lab.experiment.layout import RunLayout
@@ -77,8 +77,7 @@ def load_model(path: Path) -> dict[str, Tensor]:
     if not isinstance(state, dict):
         raise RunFolderError(f"{path}: holds a {type(state).__name__}, expected a state dict.")
     for name, tensor in state.items():
-        is_plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided
-        if not isinstance(name, str) or not is_plain or tensor.is_quantized:
+        if not isinstance(name, str) or not _is_plain(tensor):
             raise RunFolderError(
                 f"{path}: `{name!s:.80}` is no plain tensor. Expected a state dict."
             )
@@ -89,6 +88,17 @@ def load_model(path: Path) -> dict[str, Tensor]:
                 "the file holds. Not loaded."
             )
     return state
+
+
+def _is_plain(value: object) -> bool:
+    """Real numbers in memory: not sparse, quantised or complex, and not without data."""
+    return (
+        isinstance(value, Tensor)
+        and type(value) in (Tensor, nn.Parameter)
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+        and not (value.is_quantized or value.is_complex())
+    )
 
 
 def _check_archive(path: Path) -> None:

@@ -80,7 +80,7 @@ def load_session(
         elements = sum(tensor.numel() for state in states.values() for tensor in state.values())
         with _AllocationLimit(ALLOCATION_FACTOR * elements + ALLOCATION_FLOOR, run):
             agent = make_agent(spec, env.spaces, seed=seeds.agent, learns=False)
-        _fill(agent, states, run.model_path(session, "net", best=best))
+        _fill(agent, states, {name: run.model_path(session, name, best=best) for name in states})
     except Exception:
         env.close()
         raise
@@ -129,16 +129,16 @@ def _acting_spec(spec: Spec, states: dict[str, State], num_envs: int) -> Spec:
     return spec.with_values(changes)
 
 
-def _fill(agent: Agent, states: dict[str, State], path: Path) -> None:
+def _fill(agent: Agent, states: dict[str, State], paths: dict[str, Path]) -> None:
     if "net" in states:
         net = agent.algorithm.modules["net"]
         expected = net.state_dict()
         state = _in_our_names(states["net"], expected)
-        _check_shapes(state, expected, path)
+        _check_shapes(state, expected, paths["net"])
         net.load_state_dict(state)
     if STATISTICS in states:
         expected = agent.statistics()[STATISTICS]
-        _check_shapes(states[STATISTICS], expected, path.with_name(f"… {STATISTICS}_model.pt"))
+        _check_shapes(states[STATISTICS], expected, paths[STATISTICS])
         agent.load_statistics({STATISTICS: states[STATISTICS]})
 
 
@@ -147,12 +147,13 @@ def _in_our_names(state: State, expected: State) -> State:
 
     The original's dueling nets list their heads twice, and its batch renormalisation counts `step`.
     """
-    names = {name: name for name in state if not name.startswith("model_tails.")}
-    names |= {name: name for name in state if name in expected}
-    for name in state:
-        if name not in expected and f"{name}s" in expected and name.endswith(".step"):
-            names[name] = f"{name}s"
-    return {ours: state[theirs] for theirs, ours in names.items()}
+    renamed = {}
+    for name, tensor in state.items():
+        if name.endswith(".step") and f"{name}s" in expected:
+            renamed[f"{name}s"] = tensor
+        elif name in expected or not name.startswith("model_tails."):
+            renamed[name] = tensor
+    return renamed
 
 
 def _check_shapes(state: State, expected: State, path: Path) -> None:

@@ -108,6 +108,7 @@ def test_the_seed_decides_the_episodes_and_is_no_seed_of_training(make_spec, tra
 
 def test_a_random_agent_is_replayed_without_a_file(make_spec, train_folder):
     folder = train_folder(make_spec("Random"))
+    change_spec(folder, agent={"name": "Random", "algorithm": {"name": "Random"}})
     agent, env = load_agent(folder)
     assert agent.act(env.reset()).shape == (1,)
 
@@ -222,6 +223,8 @@ def test_code_in_the_old_format_of_torch_is_not_run(folder, tmp_path, monkeypatc
         ({"model.0.weight": 3.0}, "`model.0.weight` is no plain tensor"),
         ({7: torch.zeros(1)}, "`7` is no plain tensor"),
         ({"x": torch.zeros(3).to_sparse()}, "`x` is no plain tensor"),
+        ({"x": torch.zeros(3, dtype=torch.complex64)}, "`x` is no plain tensor"),
+        ({"x": torch.empty(2**50, device="meta")}, "`x` is no plain tensor"),
         ({}, "lacks model.0.weight"),
     ],
 )
