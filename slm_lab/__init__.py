@@ -16,12 +16,15 @@ if TYPE_CHECKING:
     from slm_lab.agent.agent import Agent
     from slm_lab.agent.divergence import DivergenceError
     from slm_lab.agent.make import make_agent
+    from slm_lab.analysis.evaluation import Evaluation
     from slm_lab.analysis.trial import TrialMetrics
     from slm_lab.env.error import EnvError
     from slm_lab.env.make import make_env
     from slm_lab.env.vector import VectorEnv
     from slm_lab.experiment.options import RunOptions
-    from slm_lab.lab import RunStopped, SessionsFailed, run
+    from slm_lab.experiment.saved_agent import load_agent
+    from slm_lab.experiment.saved_run import RunFolderError
+    from slm_lab.lab import RunStopped, SessionsFailed, evaluate, run
     from slm_lab.spec import Spec, SpecError, SpecWarning, load_spec
     from slm_lab.types import Metrics, Spaces, Transition
 
@@ -29,7 +32,9 @@ _HOME = {
     "Agent": "agent.agent",
     "DivergenceError": "agent.divergence",
     "EnvError": "env.error",
+    "Evaluation": "analysis.evaluation",
     "Metrics": "types",
+    "RunFolderError": "experiment.saved_run",
     "RunOptions": "experiment.options",
     "RunStopped": "lab",
     "SessionsFailed": "lab",
@@ -40,6 +45,8 @@ _HOME = {
     "Transition": "types",
     "TrialMetrics": "analysis.trial",
     "VectorEnv": "env.vector",
+    "evaluate": "lab",
+    "load_agent": "experiment.saved_agent",
     "load_spec": "spec",
     "make_agent": "agent.make",
     "make_env": "env",
@@ -50,7 +57,9 @@ __all__ = [
     "Agent",
     "DivergenceError",
     "EnvError",
+    "Evaluation",
     "Metrics",
+    "RunFolderError",
     "RunOptions",
     "RunStopped",
     "SessionsFailed",
@@ -61,6 +70,8 @@ __all__ = [
     "Transition",
     "TrialMetrics",
     "VectorEnv",
+    "evaluate",
+    "load_agent",
     "load_spec",
     "make_agent",
     "make_env",

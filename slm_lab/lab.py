@@ -1,4 +1,4 @@
-"""`run(spec, mode)`: train, then analyse. What the command line does, from Python.
+"""`run(spec, mode)`: train, then analyse. `evaluate(folder)`: play what was trained, then analyse.
 
 The one place where the experiment and analysis rooms meet; otherwise they share only files.
 """
@@ -17,6 +17,7 @@ from typing import Literal
 
 from loguru import logger
 
+from slm_lab.analysis.evaluation import Evaluation, summarize, write_evaluation
 from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial
 from slm_lab.experiment.console import setup_logging
@@ -29,6 +30,7 @@ from slm_lab.experiment.resume import (
     resume_command,
     unfinished_sessions,
 )
+from slm_lab.experiment.saved_run import RunFolderError, open_run
 from slm_lab.experiment.seeding import draw_seed
 from slm_lab.experiment.trial import run_sessions
 from slm_lab.spec import Problem, Spec, SpecError
@@ -132,6 +134,54 @@ def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
     return metrics
 
 
+def evaluate(
+    folder: str | Path,
+    *,
+    trial: int | None = None,
+    episodes: int = 100,
+    sampled: bool = False,
+    best: bool = True,
+    seed: int = 0,
+) -> Evaluation:
+    """Play `episodes` fresh ones with the saved agent of every session of a trial.
+
+    Deterministic actions, or `sampled` ones as at the end of training. The best saved agents, or
+    the last. The result is also written to the folder's info/; the same seed gives the same one.
+    """
+    # torch is imported here, so that a trial's process need not: see trial.py.
+    from slm_lab.experiment.play import PARALLEL, play
+    from slm_lab.experiment.saved_agent import load_session
+    from slm_lab.experiment.threads import set_threads
+
+    run = open_run(folder, trial=trial)
+    run.best_session(best=best)  # complains if nothing is saved
+    set_threads(run.spec, RunOptions())
+    returns = {}
+    for session in run.sessions(best=best):
+        agent, env = load_session(
+            run, session, best=best, num_envs=min(PARALLEL, episodes), seed=seed
+        )
+        try:
+            returns[session] = play(agent, env, episodes, explore=sampled).returns
+        finally:
+            env.close()
+    path = run.layout.trial_evaluation(run.trial, best=best, sampled=sampled)
+    evaluation = summarize(returns, seed=seed, path=path)
+    circumstances = {
+        "env": run.spec.env.name,
+        "trial": run.trial,
+        "agent": "best" if best else "last",
+        "policy": "sampled" if sampled else "deterministic",
+        "episodes": episodes,
+        "seed": seed,
+    }
+    try:
+        write_evaluation(evaluation, circumstances)
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be written ({error.strerror}).") from None
+    return evaluation
+
+
 def _checked(mode: str) -> Literal["dev", "train"]:
     name, at, where = mode.partition("@")
     if name == "train" and (not at or where):
@@ -139,6 +189,10 @@ def _checked(mode: str) -> Literal["dev", "train"]:
     if mode == "dev":
         return "dev"
     expected = "expected dev, train, train@latest or train@FOLDER."
+    if name == "enjoy":
+        expected = (
+            "`run` trains. Replay with `slm_lab.load_agent(FOLDER)`, score with `evaluate(FOLDER)`."
+        )
     raise SpecError([Problem("MODE", f"found `{mode}`; {expected}")], "the command")
 
 

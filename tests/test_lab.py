@@ -363,3 +363,10 @@ def test_profile_means_dev_and_writes_its_three_outputs(tmp_path, monkeypatch):
         "profiler/profiling_dashboard.html",
         "traces/trace.json",
     } <= files(metrics.predir)
+
+
+def test_a_replay_is_not_training_and_the_message_says_what_is():
+    with pytest.raises(
+        SpecError, match=r"found `enjoy@data/x`; `run` trains.*load_agent\(FOLDER\)"
+    ):
+        run(tiny(), "enjoy@data/x")

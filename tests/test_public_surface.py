@@ -18,7 +18,9 @@ NAMES = [
     "Agent",
     "DivergenceError",
     "EnvError",
+    "Evaluation",
     "Metrics",
+    "RunFolderError",
     "RunOptions",
     "RunStopped",
     "SessionsFailed",
@@ -29,6 +31,8 @@ NAMES = [
     "Transition",
     "TrialMetrics",
     "VectorEnv",
+    "evaluate",
+    "load_agent",
     "load_spec",
     "make_agent",
     "make_env",
@@ -94,3 +98,13 @@ def test_the_loop_example_of_the_readme_trains_and_prints_a_score(tmp_path):
     sets = 'sets=["meta.compile=off"])'
     code = code.replace("10_000", "2_000").replace('"ppo_cartpole")', f'"ppo_cartpole", {sets}')
     assert 8 < float(run_example(code, tmp_path)) < 500
+
+
+@pytest.mark.slow
+def test_the_replay_example_of_the_readme_works_on_what_the_first_one_trained(tmp_path):
+    train, _, replay = readme_examples()
+    run_example(train.replace("env.max_frame=50000", "env.max_frame=2048"), tmp_path)
+    low, high = json.loads(
+        run_example(replay, tmp_path).strip().replace("(", "[").replace(")", "]")
+    )
+    assert 8 < low <= high <= 500

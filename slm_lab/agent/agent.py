@@ -51,6 +51,13 @@ class Agent:
             return action
         return self.algorithm.to_env(torch.from_numpy(action)).numpy()
 
+    def policy(self, obs: Tensor) -> Tensor:
+        """obs [B, ...], raw -> what to hand to `env.step`, without exploring.
+
+        `act` and `env_action` in one, in torch alone, so that it can be traced and exported.
+        """
+        return self.algorithm.to_env(self.algorithm.act(self._lens.obs(obs), explore=False))
+
     def observe(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
         self.experience.add(obs, action, transition)
 
@@ -83,4 +90,7 @@ class Agent:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.algorithm.load_state_dict(state["algorithm"])
-        self._lens.load_statistics(state["statistics"])
+        self.load_statistics(state["statistics"])
+
+    def load_statistics(self, statistics: dict[str, dict[str, Tensor]]) -> None:
+        self._lens.load_statistics(statistics)

@@ -94,6 +94,30 @@ class Experience(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
+class NoExperience:
+    """Of an agent that only acts: nothing is kept, so nothing about the agent ever changes."""
+
+    ready = False
+
+    def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
+        pass
+
+    def batch(self, frame: int) -> Rollout:
+        raise RuntimeError("this agent was made to act only (learns=False) and cannot be updated")
+
+    def learned(self, metrics: Metrics) -> None:
+        pass
+
+    def cut(self, successors: np.ndarray) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
 class OnPolicyExperience:
     """Steps are learned from once, in order, as soon as the memory is full."""
 

@@ -25,6 +25,7 @@ from slm_lab.agent.experience import (
     Experience,
     ImitationExperience,
     Lens,
+    NoExperience,
     OnPolicyExperience,
     ReplayExperience,
 )
@@ -67,14 +68,19 @@ class _Pace:
     whole_episodes: bool = False
 
 
-def make_agent(spec: Spec, spaces: Spaces, *, seed: int, device_index: int = 0) -> Agent:
-    """The agent a spec describes, for an env with these spaces. All its draws come from `seed`."""
+def make_agent(
+    spec: Spec, spaces: Spaces, *, seed: int, device_index: int = 0, learns: bool = True
+) -> Agent:
+    """The agent a spec describes, for an env with these spaces. All its draws come from `seed`.
+
+    One that does not learn has no memory and compiles nothing: it acts, and stays as it is.
+    """
     _check_action_space(spec, spaces)
     pace = _pace(spec)
     # Whole episodes vary in length, and a compiled step has one shape. Per call, compiling saves
     # a learning step about a millisecond and an act about 35 microseconds, for small nets.
     steps = spec.env.max_frame / pace.frames * pace.gradient_steps
-    compile = not pace.whole_episodes and is_worth_compiling(
+    compile = (learns and not pace.whole_episodes) and is_worth_compiling(
         spec.meta.compile, seconds_saved=1e-3 * steps, seconds_spent=15
     )
     acts = spec.env.max_frame / spec.env.num_envs
@@ -93,11 +99,14 @@ def make_agent(spec: Spec, spaces: Spaces, *, seed: int, device_index: int = 0) 
             spec.env,
             getattr(spec.agent.algorithm, "gamma", 0.99),
             lanes=1 if pace.whole_episodes else spec.env.num_envs,
-        ),
+        )
+        if learns
+        else None,
         setup.device,
     )
     algorithm = _make_algorithm(spec, setup)
-    return Agent(algorithm, _make_experience(spec, setup, lens, pace), lens, spaces)
+    experience = _make_experience(spec, setup, lens, pace) if learns else NoExperience()
+    return Agent(algorithm, experience, lens, spaces)
 
 
 def _make_algorithm(spec: Spec, setup: Setup) -> Algorithm:

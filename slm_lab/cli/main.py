@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slm_lab.cli import replay
+
 if TYPE_CHECKING:
     from slm_lab.analysis.trial import TrialMetrics
 
@@ -19,6 +21,13 @@ DEFAULT_SPEC_FILE = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
 DEFAULT_SPEC_NAME = "ppo_cartpole"
 FAILED = 1
 BAD_INPUT = 2
+OUR_ERRORS = (
+    "slm_lab.env.error",
+    "slm_lab.experiment.export",
+    "slm_lab.experiment.lock",
+    "slm_lab.experiment.saved_run",
+    "slm_lab.lab",
+)
 
 app = typer.Typer(
     help="SLM Lab: deep reinforcement learning from one spec file and one command.",
@@ -28,6 +37,9 @@ app = typer.Typer(
 )
 env_app = typer.Typer(help="Look at environments.", no_args_is_help=True)
 app.add_typer(env_app, name="env")
+app.command("enjoy")(replay.enjoy)
+app.command("eval")(replay.evaluate)
+app.command("export")(replay.export)
 
 
 class Compile(StrEnum):
@@ -66,7 +78,7 @@ def run(
         str,
         typer.Argument(
             help="dev: one session, more checks. train: every session. train@latest, "
-            "train@FOLDER: go on with an earlier run.",
+            "train@FOLDER: go on with an earlier run. enjoy@FOLDER: replay.",
         ),
     ] = "dev",
     sets: Sets = None,
@@ -107,6 +119,9 @@ def run(
     ] = None,
 ) -> None:
     """Train a spec. Without arguments: PPO on CartPole, a demo of a minute."""
+    if mode.partition("@")[0] == "enjoy":
+        replay.enjoy_mode(mode, spec_name, sets=sets or [], render=render, seed=seed)
+        return
     from slm_lab.experiment.options import RunOptions
     from slm_lab.lab import RunStopped
     from slm_lab.lab import run as run_spec
@@ -255,6 +270,7 @@ def _print_next_steps(spec_file: str, spec_name: str) -> None:
     Console(highlight=False, soft_wrap=True).print(
         f"\n[bold]Next[/bold]    all seeds:    {again} train\n"
         f"        change it:    {again} dev -s agent.algorithm.gamma=0.95\n"
+        "        watch it:     slm-lab enjoy latest --video\n"
         "        your own env: slm-lab env check my_module:MyEnv-v0\n"
         "        all curves:   tensorboard --logdir data"
     )
@@ -294,9 +310,8 @@ def _known_words() -> set[str]:
 
 
 def _is_ours(error: Exception) -> bool:
-    """EnvError, LockedError or SessionsFailed, without importing their rooms for every command."""
-    ours = ("slm_lab.env.error", "slm_lab.experiment.lock", "slm_lab.lab")
-    return type(error).__module__ in ours
+    """EnvError, RunFolderError and the like, without importing their rooms for every command."""
+    return type(error).__module__ in OUR_ERRORS
 
 
 def _fail(text: str, code: int = BAD_INPUT) -> None:

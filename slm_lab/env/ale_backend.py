@@ -19,7 +19,7 @@ import numpy as np
 
 from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
-from slm_lab.env.space import action_codec, make_spaces, obs_codec
+from slm_lab.env.space import Codecs, action_codec, make_spaces, obs_codec
 from slm_lab.env.vector import check_batch, grid, spawn_streams
 from slm_lab.types import Transition
 
@@ -91,8 +91,9 @@ class AtariEnv:
         self._games = games
         self._renders = render
         self.num_envs: int = games.num_envs
+        self._obs_codec = obs_codec(games.single_observation_space)
         self._action_codec = action_codec(games.single_action_space)
-        spaces = make_spaces(obs_codec(games.single_observation_space), self._action_codec)
+        spaces = make_spaces(self._obs_codec, self._action_codec)
         self.spaces = replace(spaces, frame_stack=spaces.obs_shape[0])
         self.episodes = EpisodeStats(self.num_envs)
         self._seeds, self._action_rng = spawn_streams(seed, self.num_envs)
@@ -100,6 +101,10 @@ class AtariEnv:
         # ale-py hands out new arrays at every step, so that nothing here needs a buffer of its own.
         self._obs = np.zeros((self.num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype)
         self._began_at = np.zeros(self.num_envs, np.int32)  # emulator frame of each game's start
+
+    @property
+    def codecs(self) -> Codecs:
+        return Codecs(self._obs_codec, self._action_codec)
 
     @property
     def obs(self) -> np.ndarray:

@@ -18,7 +18,7 @@ import numpy as np
 
 from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
-from slm_lab.env.space import action_codec, make_spaces, obs_codec
+from slm_lab.env.space import Codecs, action_codec, make_spaces, obs_codec
 from slm_lab.env.vector import check_batch, spawn_streams
 from slm_lab.types import Transition
 
@@ -108,6 +108,10 @@ class EnvpoolVectorEnv:
     @property
     def obs(self) -> np.ndarray:
         return self._obs
+
+    @property
+    def codecs(self) -> Codecs:
+        return Codecs(self._obs_codec, self._action_codec)
 
     def reset(self) -> np.ndarray:
         self.episodes.abandon(range(self.num_envs))

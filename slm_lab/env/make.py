@@ -154,6 +154,13 @@ def make_gymnasium_env(env_id: str, spec: EnvSpec, **options: Any) -> gym.Env[An
         ) from error
 
 
+def render_fps(spec: EnvSpec) -> float:
+    """Pictures per second at which the env's time is our time; 30 where it does not say."""
+    env = make_gymnasium_env(import_module_of(spec.name), spec)
+    env.close()
+    return float(env.metadata.get("render_fps") or 30)
+
+
 def import_module_of(name: str) -> str:
     """Import `module` of `module:EnvId`, so that it registers its envs, and return `EnvId`."""
     module, _, env_id = name.rpartition(":")

@@ -21,6 +21,7 @@ sides that are finite.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -40,6 +41,10 @@ class ObsCodec(Protocol):
 
     def write(self, obs: Any, out: np.ndarray) -> None: ...
 
+    def read(self, rows: np.ndarray) -> Any:
+        """A batch as the env itself would give it, such that `write` leads back to `rows`."""
+        ...
+
 
 class ActionCodec(Protocol):
     """Turns a batch of agent actions into the env's own units."""
@@ -57,6 +62,14 @@ class ActionCodec(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Codecs:
+    """Both ways between an env's own arrays and the agent's."""
+
+    obs: ObsCodec
+    action: ActionCodec
+
+
 def make_spaces(obs: ObsCodec, action: ActionCodec) -> Spaces:
     return Spaces(obs.shape, obs.dtype, action.type, action.sizes, action.bounded)
 
@@ -70,7 +83,7 @@ def obs_codec(space: spaces.Space[Any]) -> ObsCodec:
     if isinstance(space, spaces.MultiDiscrete):
         return OneHots(space.nvec.ravel(), space.start.ravel())
     if isinstance(space, spaces.MultiBinary):
-        return Reshape((int(np.prod(space.shape)),), "float32")
+        return Reshape((int(np.prod(space.shape)),), "float32", space.shape)
     if isinstance(space, spaces.Dict):
         return Concat({key: vector_codec(part) for key, part in space.items()})
     if isinstance(space, spaces.Tuple):
@@ -85,7 +98,7 @@ def obs_codec(space: spaces.Space[Any]) -> ObsCodec:
 def vector_codec(space: spaces.Space[Any]) -> ObsCodec:
     """The codec of one part of a Dict or Tuple: a float32 vector, never an image."""
     if isinstance(space, spaces.Box):
-        return Reshape((int(np.prod(space.shape)),), "float32")
+        return Reshape((int(np.prod(space.shape)),), "float32", space.shape)
     return obs_codec(space)
 
 
@@ -95,9 +108,9 @@ def _box_codec(space: spaces.Box) -> ObsCodec:
     if len(shape) == 3 and shape[-1] in CHANNEL_COUNTS:
         return ChannelsFirst(shape, dtype)
     if dtype == "uint8" and len(shape) == 2:
-        return Reshape((1, *shape), dtype)
+        return Reshape((1, *shape), dtype, shape)
     if shape == ():
-        return Reshape((1,), dtype)
+        return Reshape((1,), dtype, shape)
     return Cast(shape, dtype)
 
 
@@ -110,15 +123,21 @@ class Cast:
     def write(self, obs: Any, out: np.ndarray) -> None:
         out[...] = obs
 
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        return rows
+
 
 class Reshape:
     """Same numbers in the same order, other shape."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
-        self.shape, self.dtype = shape, dtype
+    def __init__(self, shape: tuple[int, ...], dtype: str, env_shape: tuple[int, ...]) -> None:
+        self.shape, self.dtype, self.env_shape = shape, dtype, env_shape
 
     def write(self, obs: Any, out: np.ndarray) -> None:
         out[...] = np.asarray(obs).reshape(out.shape)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        return rows.reshape(len(rows), *self.env_shape)
 
 
 class ChannelsFirst:
@@ -133,6 +152,9 @@ class ChannelsFirst:
     def write(self, obs: Any, out: np.ndarray) -> None:
         out[...] = np.moveaxis(obs, -1, -3)
 
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        return np.moveaxis(rows, -3, -1)
+
 
 class OneHot:
     """An integer in start..start+n-1 as a vector with a single 1."""
@@ -141,11 +163,15 @@ class OneHot:
 
     def __init__(self, n: int, start: int) -> None:
         self.shape, self.dtype = (n,), "float32"
-        self._start = start
+        self.start = start
         self._rows = np.eye(n, dtype=np.float32)
 
     def write(self, obs: Any, out: np.ndarray) -> None:
-        out[...] = self._rows[np.asarray(obs) - self._start]
+        out[...] = self._rows[np.asarray(obs) - self.start]
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        chosen: np.ndarray = rows.argmax(-1) + self.start
+        return chosen
 
 
 class OneHots:
@@ -154,14 +180,20 @@ class OneHots:
     shape: tuple[int, ...]
 
     def __init__(self, sizes: Sequence[int] | np.ndarray, starts: Sequence[int] | np.ndarray):
-        self._parts = [OneHot(int(n), int(start)) for n, start in zip(sizes, starts, strict=True)]
+        self.parts = [OneHot(int(n), int(start)) for n, start in zip(sizes, starts, strict=True)]
         self._edges = np.cumsum([0, *sizes]).tolist()
         self.shape, self.dtype = (self._edges[-1],), "float32"
 
     def write(self, obs: Any, out: np.ndarray) -> None:
-        entries = np.asarray(obs).reshape(*out.shape[:-1], len(self._parts))
-        for i, part in enumerate(self._parts):
+        entries = np.asarray(obs).reshape(*out.shape[:-1], len(self.parts))
+        for i, part in enumerate(self.parts):
             part.write(entries[..., i], out[..., self._edges[i] : self._edges[i + 1]])
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        columns = np.split(rows, self._edges[1:-1], axis=-1)
+        return np.stack(
+            [part.read(piece) for part, piece in zip(self.parts, columns, strict=True)], -1
+        )
 
 
 class Concat:
@@ -180,6 +212,9 @@ class Concat:
     def write(self, obs: Any, out: np.ndarray) -> None:
         for key, columns, part in self._parts:
             part.write(obs[key], out[..., columns])
+
+    def read(self, rows: np.ndarray) -> dict[Hashable, Any]:
+        return {key: part.read(rows[..., columns]) for key, columns, part in self._parts}
 
 
 def action_codec(space: spaces.Space[Any]) -> ActionCodec:
@@ -216,10 +251,10 @@ class DiscreteAction:
 
     def __init__(self, n: int, start: int) -> None:
         self.sizes = (n,)
-        self._start = start
+        self.start = start
 
     def decode(self, action: np.ndarray) -> np.ndarray:
-        return _integers(action, 1, "discrete") + self._start
+        return _integers(action, 1, "discrete") + self.start
 
     def sample(self, rng: np.random.Generator, num_envs: int) -> np.ndarray:
         return rng.integers(self.sizes[0], size=num_envs)
@@ -234,10 +269,10 @@ class MultiDiscreteAction:
 
     def __init__(self, sizes: np.ndarray, starts: np.ndarray) -> None:
         self.sizes = tuple(int(n) for n in sizes)
-        self._starts = starts
+        self.starts = starts
 
     def decode(self, action: np.ndarray) -> np.ndarray:
-        decoded: np.ndarray = _integers(action, 2, "multi-discrete") + self._starts
+        decoded: np.ndarray = _integers(action, 2, "multi-discrete") + self.starts
         return decoded
 
     def sample(self, rng: np.random.Generator, num_envs: int) -> np.ndarray:
@@ -253,11 +288,11 @@ class MultiBinaryAction:
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.sizes = (int(np.prod(shape)),)
-        self._shape = shape
+        self.env_shape = shape
 
     def decode(self, action: np.ndarray) -> np.ndarray:
         bits = _integers(action, 2, "multi-binary").astype(np.int8)
-        return bits.reshape(len(action), *self._shape)
+        return bits.reshape(len(action), *self.env_shape)
 
     def sample(self, rng: np.random.Generator, num_envs: int) -> np.ndarray:
         return rng.integers(2, size=(num_envs, *self.sizes), dtype=np.int8)
@@ -273,18 +308,18 @@ class BoxAction:
         self.type: ActionType = "continuous" if dim == 1 else "multi_continuous"
         self.sizes = (dim,)
         self.bounded = bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
-        self._low, self._high, self._dtype = space.low, space.high, space.dtype
-        self._center, self._half_width = np.zeros_like(space.low), np.ones_like(space.high)
+        self.low, self.high, self.dtype = space.low, space.high, space.dtype
+        self.center, self.half_width = np.zeros_like(space.low), np.ones_like(space.high)
         if self.bounded:
             # Halved before adding, so that a box as wide as float32 itself does not overflow.
-            self._center = space.high / 2 + space.low / 2
-            self._half_width = space.high / 2 - space.low / 2
+            self.center = space.high / 2 + space.low / 2
+            self.half_width = space.high / 2 - space.low / 2
 
     def decode(self, action: np.ndarray) -> np.ndarray:
-        scaled: np.ndarray = action.astype(self._dtype).reshape(len(action), *self._low.shape)
-        scaled *= self._half_width
-        scaled += self._center
-        return np.clip(scaled, self._low, self._high, out=scaled)
+        scaled: np.ndarray = action.astype(self.dtype).reshape(len(action), *self.low.shape)
+        scaled *= self.half_width
+        scaled += self.center
+        return np.clip(scaled, self.low, self.high, out=scaled)
 
     def sample(self, rng: np.random.Generator, num_envs: int) -> np.ndarray:
         size = (num_envs, *self.sizes)

@@ -16,7 +16,7 @@ from loguru import logger
 
 from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
-from slm_lab.env.space import action_codec, make_spaces, obs_codec
+from slm_lab.env.space import Codecs, action_codec, make_spaces, obs_codec
 from slm_lab.types import Spaces, Transition
 
 
@@ -40,6 +40,11 @@ class VectorEnv(Protocol):
     @property
     def obs(self) -> np.ndarray:
         """What to act on now: the last `obs` of `reset`, `step` or `load_state_dict`."""
+        ...
+
+    @property
+    def codecs(self) -> Codecs:
+        """Between the arrays of one underlying env and the agent's, for policies that leave us."""
         ...
 
     def reset(self) -> np.ndarray: ...
@@ -123,6 +128,10 @@ class GymnasiumVectorEnv:
     @property
     def obs(self) -> np.ndarray:
         return self._obs
+
+    @property
+    def codecs(self) -> Codecs:
+        return Codecs(self._obs_codec, self._action_codec)
 
     def reset(self) -> np.ndarray:
         """Begin a new episode everywhere. The first call seeds the envs, later ones do not."""

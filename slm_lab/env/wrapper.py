@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from slm_lab.env.error import EnvError
+from slm_lab.env.space import Cast, Codecs
 from slm_lab.env.vector import VectorEnv
 from slm_lab.types import Transition
 
@@ -46,6 +47,11 @@ class FrameStack:
     @property
     def obs(self) -> np.ndarray:
         return self._obs
+
+    @property
+    def codecs(self) -> Codecs:
+        stacked = Cast(self.spaces.obs_shape, self.spaces.obs_dtype)
+        return Codecs(stacked, self._env.codecs.action)
 
     def reset(self) -> np.ndarray:
         self._fill(self._env.reset())

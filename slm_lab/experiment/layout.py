@@ -107,6 +107,10 @@ class RunLayout:
         """The headline numbers, beside the spec where a person looks first."""
         return self.predir / self.trial_metrics_scalar(trial).name
 
+    def trial_evaluation(self, trial: int, *, best: bool, sampled: bool) -> Path:
+        agent, policy = "best" if best else "last", "sampled" if sampled else "deterministic"
+        return self._info(f"{self.trial_name(trial)}_evaluation_{agent}_{policy}.json")
+
     def trial_graph(self, trial: int, y: str, x: str = "frames") -> Path:
         return self._graph(f"{self.trial_name(trial)}_trial_graph_{y}_vs_{x}")
 
@@ -143,7 +147,7 @@ class RunLayout:
     def search_dir(self) -> Path:
         return self.predir / "ray_tune"
 
-    # Models and logs
+    # Models, what is made of them, and logs
 
     def model_path(
         self, trial: int, session: int, net: str, kind: Literal["model", "optim"], *, best: bool
@@ -167,6 +171,15 @@ class RunLayout:
 
     def session_lock(self, trial: int, session: int) -> Path:
         return self.checkpoint_dir(trial, session) / "session.lock"
+
+    def video_path(self, trial: int, session: int, suffix: str, *, best: bool) -> Path:
+        agent = "best" if best else "last"
+        name = f"{self.session_name(trial, session)}_{agent}{suffix}"
+        return self.predir / "video" / name
+
+    def policy_path(self, trial: int, session: int, suffix: str, *, best: bool) -> Path:
+        agent = "best" if best else "last"
+        return self.predir / "model" / f"{self.session_name(trial, session)}_{agent}_policy{suffix}"
 
     def log_dir(self) -> Path:
         return self.predir / "log"

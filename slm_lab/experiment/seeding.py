@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+REPLAY = 1  # a further word of entropy: training uses none
+
 
 @dataclass(frozen=True, slots=True)
 class SessionSeeds:
@@ -24,3 +26,15 @@ def session_seeds(random_seed: int, trial: int, session: int) -> SessionSeeds:
     """Independent streams for one session; the same three numbers always give the same ones."""
     children = np.random.SeedSequence([random_seed, trial, session]).spawn(3)
     return SessionSeeds(*(int(child.generate_state(1)[0]) for child in children))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySeeds:
+    env: int
+    agent: int
+
+
+def replay_seeds(seed: int, trial: int, session: int) -> ReplaySeeds:
+    """Streams to replay a session with: none that training drew from, whatever its seed was."""
+    children = np.random.SeedSequence([seed, trial, session, REPLAY]).spawn(2)
+    return ReplaySeeds(*(int(child.generate_state(1)[0]) for child in children))

@@ -266,3 +266,44 @@ def test_training_twice_from_one_seed_gives_one_curve(
     assert_same(first.agent, second.agent)
     other = train(spec, 128, seed=5)
     assert list(first.env.episodes.returns) != list(other.env.episodes.returns)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    ["PPO", "ActorCritic", "Reinforce", "SARSA", "DQN", "SoftActorCritic", "CrossQ", "SIL"],
+)
+def test_the_policy_in_torch_is_the_greedy_action_as_the_env_gets_it(
+    make_spec: MakeSpec, algorithm: str
+) -> None:
+    spaces = SPACES
+    if algorithm not in ("SARSA", "DQN"):
+        spaces = Spaces((3,), "float32", "multi_continuous", (2,))
+    spec = make_spec(algorithm, {"env.normalize_obs": True, "env.num_envs": 4})
+    agent = make_agent(spec, spaces, seed=0)
+    obs = 5 * np.random.default_rng(0).normal(size=(4, *spaces.obs_shape)).astype(np.float32)
+    by_steps = agent.env_action(agent.act(obs, explore=False))
+    assert np.array_equal(agent.policy(torch.from_numpy(obs)).numpy(), by_steps)
+
+
+def test_an_agent_that_does_not_learn_has_no_memory_and_never_changes(make_spec: MakeSpec) -> None:
+    spec = make_spec("DQN", STATEFUL_OFF_POLICY | {"agent.memory.max_size": 10**12})
+    agent = make_agent(spec, SPACES, seed=0, learns=False)  # such a replay would fit nowhere
+    before = dict(flatten(agent.state_dict()))
+    live(agent, steps=300, seed=1)
+    after = dict(flatten(agent.state_dict()))
+    moved = [key for key in before if not _equal(before[key], after[key])]
+    assert moved == ["algorithm.act.generator", "algorithm.act.next"]  # it drew actions
+    assert not agent.ready
+    with pytest.raises(RuntimeError, match="made to act only"):
+        agent.update(frame=4)
+
+
+STATEFUL_OFF_POLICY = {
+    "env.normalize_obs": True,
+    "env.normalize_reward": True,
+    "env.max_frame": 10**12,
+}
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return torch.equal(a, b) if isinstance(a, Tensor) else bool(a == b)

@@ -195,3 +195,31 @@ def test_spaces_carry_shapes_to_the_agent():
     assert box.is_image
     assert (box.obs_shape, box.obs_dtype) == ((3, 84, 84), "uint8")
     assert (box.action_type, box.action_sizes) == ("discrete", (4,))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-1, 1, (2, 3), np.float32),
+        spaces.Box(0, 9, (), np.float32),
+        spaces.Box(0, 255, (5, 4, 3), np.uint8),
+        spaces.Box(0, 255, (5, 4), np.uint8),
+        spaces.Discrete(3, start=5),
+        spaces.MultiDiscrete([2, 3], start=[0, 10]),
+        spaces.MultiBinary((2, 2)),
+    ],
+)
+def test_reading_a_batch_gives_back_what_was_written(space):
+    space.seed(0)
+    codec = obs_codec(space)
+    given = np.stack([space.sample() for _ in range(20)])
+    rows = np.zeros((20, *codec.shape), codec.dtype)
+    codec.write(given, rows)
+    np.testing.assert_array_equal(codec.read(rows), given)
+
+
+def test_a_dict_is_read_part_by_part():
+    codec = obs_codec(spaces.Dict(a=spaces.Discrete(2), b=spaces.Box(-1, 1, (2, 1))))
+    read = codec.read(np.array([[0, 1, 0.5, -0.5]], np.float32))
+    assert read["a"].tolist() == [1]
+    assert read["b"].tolist() == [[[0.5], [-0.5]]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,35 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "entropy_coef_spec": CONSTANT,
     },
     "Reinforce": {"training_frequency": 16, "entropy_coef_spec": CONSTANT},
+    "SARSA": {"training_frequency": 16, "explore_var_spec": CONSTANT},
+    "DQN": {
+        "training_frequency": 8,
+        "training_iter": 1,
+        "training_batch_iter": 1,
+        "explore_var_spec": CONSTANT,
+    },
+    "SoftActorCritic": {"training_frequency": 8, "training_iter": 1, "training_start_step": 32},
+    "CrossQ": {"training_frequency": 8, "training_iter": 1, "training_start_step": 32},
 }
+IMITATION = {
+    "sil_policy_loss_coef": 0.1,
+    "sil_val_loss_coef": 0.1,
+    "training_iter": 1,
+    "training_batch_iter": 1,
+}
+ALGORITHMS["SIL"] = ALGORITHMS["ActorCritic"] | IMITATION
+ALGORITHMS["PPOSIL"] = ALGORITHMS["PPO"] | IMITATION
+REPLAY = {"name": "Replay", "batch_size": 16, "max_size": 200}
+MEMORIES = {
+    "DQN": REPLAY,
+    "SoftActorCritic": REPLAY,
+    "CrossQ": REPLAY,
+    "SIL": {**REPLAY, "name": "OnPolicyBatchReplay", "sil_replay_name": "Replay"},
+}
+MEMORIES["PPOSIL"] = MEMORIES["SIL"]
+for keys in ALGORITHMS.values():
+    keys["gamma"] = 0.9
+ALGORITHMS["Random"] = {}
 
 FAULTY_ENV = '''
 import os
@@ -85,8 +114,8 @@ def make_spec() -> MakeSpec:
         tree = {
             "agent": {
                 "name": "Tiny",
-                "algorithm": {"name": algorithm, "gamma": 0.9, **ALGORITHMS[algorithm]},
-                "memory": {"name": "OnPolicyBatchReplay"},
+                "algorithm": {"name": algorithm, **ALGORITHMS[algorithm]},
+                "memory": dict(MEMORIES.get(algorithm, {"name": "OnPolicyBatchReplay"})),
                 "net": {
                     "type": "MLPNet",
                     "shared": False,
@@ -173,3 +202,31 @@ def run_session(tmp_path: Path) -> RunSession:
         return layout
 
     return run
+
+
+@pytest.fixture
+def train_folder(run_session: RunSession) -> Callable[..., Path]:
+    """The folder of a run whose sessions were trained one after the other, spec included."""
+
+    def train(spec: Spec, *, sessions: int = 1, **options: Any) -> Path:
+        layout = run_session(spec, **options)
+        layout.trial_spec_path(0).write_text(json.dumps(spec.to_dict() | {"name": spec.name}))
+        for session in range(1, sessions):
+            other = run_session(spec, session, **options)
+            for path in [*(other.predir / "model").iterdir(), *(other.predir / "info").iterdir()]:
+                path.rename(layout.predir / path.parent.name / path.name)
+        return layout.predir
+
+    return train
+
+
+@pytest.fixture
+def pendulum(make_spec: MakeSpec) -> Spec:
+    """PPO where everything between obs and action is at work: statistics, bounds, a scaled box."""
+    return make_spec(
+        "PPO",
+        env__name="Pendulum-v1",
+        env__max_t=20,
+        env__normalize_obs=True,
+        env__normalize_reward=True,
+    )

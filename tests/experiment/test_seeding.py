@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from slm_lab.experiment.seeding import draw_seed, session_seeds
+from dataclasses import astuple
+
+from slm_lab.experiment.seeding import draw_seed, replay_seeds, session_seeds
 
 
 def test_the_same_numbers_give_the_same_streams():
@@ -33,3 +35,10 @@ def test_a_drawn_seed_is_new_each_time_and_short_enough_to_type():
     seeds = {draw_seed() for _ in range(20)}
     assert len(seeds) == 20
     assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_a_replay_draws_from_no_stream_of_training_whatever_the_seed():
+    trained = {stream for seed in range(20) for stream in astuple(session_seeds(seed, 0, 1))}
+    replayed = {stream for seed in range(20) for stream in astuple(replay_seeds(seed, 0, 1))}
+    assert (len(trained), len(replayed)) == (60, 40)
+    assert not trained & replayed

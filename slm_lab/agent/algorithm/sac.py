@@ -147,8 +147,10 @@ class SoftActorCritic:
             return self._uniform(obs.shape[0])
         if explore and self._native_act is not None:
             return self._native_act(self._noise(), *self._act_tensors, obs)[0]
-        policy = self._family(self._heads(obs))
-        action = policy.sample(self._noise()) if explore else policy.mode()
+        if explore:
+            action = self._family(self._heads(obs)).sample(self._noise())
+        else:  # in torch alone, whatever the net: see Agent.policy
+            action = self._family(self._actor.net(obs)).mode()
         return action if self._is_discrete else action.tanh()
 
     def _heads(self, obs: Tensor) -> Sequence[Tensor]:

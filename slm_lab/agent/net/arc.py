@@ -201,8 +201,10 @@ def _read_arc(spec: TorchArcNetSpec) -> Mapping[str, Any]:
         return spec.arc
     path = Path(spec.arc_file or "")
     try:
+        if not path.is_file():  # a device or a pipe could be read for ever
+            raise OSError("no such file")
         arc = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise SpecError(
             [Problem("agent.net.arc_file", f"{path} cannot be read: {error}")]
         ) from error

@@ -1,0 +1,84 @@
+"""Fresh episodes of a trial's saved agents, as a score that says how far it can be trusted."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slm_lab.analysis.bootstrap import mean_interval
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionScore:
+    """Returns of one session's agent; the 95 % interval of their mean is over episodes."""
+
+    mean: float
+    std: float
+    interval: Interval
+    returns: tuple[float, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The score of a trial: the mean over sessions of their mean return.
+
+    `interval` (95 %) is over episodes: how well these agents are known. `interval_over_sessions` is
+    over seeds too: what the spec would score again. It needs two sessions, and is None for one.
+    """
+
+    mean: float
+    interval: Interval
+    interval_over_sessions: Interval | None
+    sessions: Mapping[int, SessionScore]
+    path: Path  # where it is written
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "mean": self.mean,
+            "ci95_over_episodes": list(self.interval),
+            "ci95_over_sessions": self.interval_over_sessions and list(self.interval_over_sessions),
+            "sessions": {
+                str(index): {
+                    "mean": score.mean,
+                    "std": score.std,
+                    "ci95": list(score.interval),
+                    "returns": list(score.returns),
+                }
+                for index, score in self.sessions.items()
+            },
+        }
+
+
+def summarize(returns: Mapping[int, Sequence[float]], *, path: Path, seed: int = 0) -> Evaluation:
+    """returns: session -> one return per episode. `seed` is that of the bootstrap."""
+    scores = {
+        index: SessionScore(
+            mean=statistics.fmean(episodes),
+            std=statistics.pstdev(episodes),
+            interval=mean_interval([episodes], "episodes", seed=seed),
+            returns=tuple(episodes),
+        )
+        for index, episodes in returns.items()
+    }
+    groups = list(returns.values())
+    return Evaluation(
+        mean=statistics.fmean(score.mean for score in scores.values()),
+        interval=mean_interval(groups, "episodes", seed=seed),
+        interval_over_sessions=(
+            mean_interval(groups, "sessions", seed=seed) if len(groups) > 1 else None
+        ),
+        sessions=scores,
+        path=path,
+    )
+
+
+def write_evaluation(evaluation: Evaluation, circumstances: Mapping[str, object]) -> None:
+    evaluation.path.parent.mkdir(exist_ok=True)
+    content = {**circumstances, **evaluation.to_json()}
+    evaluation.path.write_text(json.dumps(content, indent=2) + "\n")

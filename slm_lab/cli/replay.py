@@ -1,0 +1,202 @@
+"""`slm-lab enjoy`, `eval`, `export`: what to do with a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from slm_lab.analysis.evaluation import Evaluation
+    from slm_lab.experiment.play import Episodes
+
+EPISODES, EPISODES_ON_VIDEO = 10, 1
+
+Folder = Annotated[
+    str,
+    typer.Argument(help="Run folder, a *_spec.json or *_spec.yaml in it, or `latest`."),
+]
+Trial = Annotated[int | None, typer.Option(min=0, help="Trial; the best one if not given.")]
+SessionIndex = Annotated[
+    int | None, typer.Option("--session", min=0, help="Session; the best one if not given.")
+]
+Last = Annotated[
+    bool, typer.Option("--last", help="The agent as training left it, not at its best.")
+]
+Sampled = Annotated[bool, typer.Option("--sampled", help="Draw actions as at the end of training.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the envs and of drawn actions.")]
+
+
+class ExportFormat(StrEnum):
+    torch_export = "torch-export"
+    torchscript = "torchscript"
+    onnx = "onnx"
+
+
+def enjoy(
+    folder: Folder,
+    episodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help=f"Episodes to play: {EPISODES}, or {EPISODES_ON_VIDEO} with --video."
+        ),
+    ] = None,
+    seed: Seed = 0,
+    trial: Trial = None,
+    session: SessionIndex = None,
+    last: Last = False,
+    sampled: Sampled = False,
+    render: Annotated[bool, typer.Option("--render", help="Watch in a window.")] = False,
+    video: Annotated[
+        bool,
+        typer.Option("--video", help="Write a video: .mp4 with imageio-ffmpeg, else .gif."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File of the video, .mp4 or .gif; in the folder's video/ if not given."),
+    ] = None,
+) -> None:
+    """Replay a trained agent and print its returns."""
+    _enjoy(
+        folder,
+        episodes=episodes,
+        seed=seed,
+        trial=trial,
+        session=session,
+        last=last,
+        sampled=sampled,
+        render=render,
+        video=video or out is not None,
+        out=out,
+    )
+
+
+def enjoy_mode(
+    mode: str, spec_name: str, *, sets: Sequence[str], render: bool, seed: int | None
+) -> None:
+    """`slm-lab run SPEC_FILE SPEC_NAME enjoy@WHERE`: the saved spec decides, not SPEC_FILE."""
+    where = mode.partition("@")[2]
+    if not where:
+        raise typer.BadParameter("enjoy what? Give enjoy@FOLDER, enjoy@SPEC or enjoy@latest.")
+    if sets:
+        raise typer.BadParameter("-s changes nothing in enjoy: an agent is replayed as it was.")
+    _enjoy(where, spec_name=spec_name, render=render, seed=seed or 0)
+
+
+def _enjoy(
+    where: str,
+    *,
+    spec_name: str | None = None,
+    episodes: int | None = None,
+    seed: int = 0,
+    trial: int | None = None,
+    session: int | None = None,
+    last: bool = False,
+    sampled: bool = False,
+    render: bool = False,
+    video: bool = False,
+    out: Path | None = None,
+) -> None:
+    from slm_lab.experiment.enjoy import enjoy as play_saved
+    from slm_lab.experiment.saved_run import open_run
+    from slm_lab.experiment.video import can_write_mp4
+
+    run = open_run(where, trial=trial, spec_name=spec_name)
+    session = run.best_session(best=not last) if session is None else session
+    name, kind = run.layout.session_name(run.trial, session), "last" if last else "best"
+    typer.echo(f"{name} ({kind} agent): {run.spec.agent.algorithm.name} on {run.spec.env.name}")
+    if video and out is None:
+        suffix = ".mp4" if can_write_mp4() else ".gif"
+        out = run.layout.video_path(run.trial, session, suffix, best=not last)
+    played = play_saved(
+        run,
+        session,
+        best=not last,
+        episodes=episodes or (EPISODES_ON_VIDEO if video else EPISODES),
+        seed=seed,
+        sampled=sampled,
+        render=render,
+        video=out,
+    )
+    _print_episodes(played)
+    if out is not None:
+        typer.echo(f"video   {out}")
+
+
+def evaluate(
+    folder: Folder,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each session.")] = 100,
+    sampled: Sampled = False,
+    seed: Seed = 0,
+    trial: Trial = None,
+    last: Last = False,
+) -> None:
+    """Score every session of a trial over fresh episodes, with confidence intervals."""
+    from slm_lab.lab import evaluate as evaluate_run
+
+    _print_evaluation(
+        evaluate_run(
+            folder, trial=trial, episodes=episodes, sampled=sampled, best=not last, seed=seed
+        )
+    )
+
+
+def export(
+    folder: Folder,
+    format: Annotated[
+        ExportFormat, typer.Option(help="torch-export is .pt2, torchscript .ts, onnx .onnx.")
+    ] = ExportFormat.torch_export,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; in the folder's model/ if not given.")
+    ] = None,
+    trial: Trial = None,
+    session: SessionIndex = None,
+    last: Last = False,
+) -> None:
+    """Write a trained agent as one file, observation in, action out, checked against the agent."""
+    from slm_lab.experiment.export import export_policy
+    from slm_lab.experiment.saved_run import open_run
+
+    run = open_run(folder, trial=trial)
+    session = run.best_session(best=not last) if session is None else session
+    path = export_policy(run, session, best=not last, format=format.value, out=out)
+    typer.echo(f"{path}  (acts as the live agent does, on recorded and random observations)")
+    typer.echo(f"load    {_HOW_TO_LOAD[format].format(path=path)}")
+
+
+_HOW_TO_LOAD = {
+    ExportFormat.torch_export: 'torch.export.load("{path}").module()(obs)',
+    ExportFormat.torchscript: 'torch.jit.load("{path}")(obs)',
+    ExportFormat.onnx: 'onnxruntime.InferenceSession("{path}").run(None, {{"obs": obs}})[0]',
+}
+
+
+def _print_episodes(played: Episodes) -> None:
+    import statistics
+
+    for number, (return_, length) in enumerate(zip(played.returns, played.lengths, strict=True)):
+        typer.echo(f"episode {number + 1:<4} return {return_:10.2f}   length {length}")
+    mean, std = statistics.fmean(played.returns), statistics.pstdev(played.returns)
+    low, high = min(played.returns), max(played.returns)
+    typer.echo(
+        f"mean    {mean:.2f} +- {std:.2f} over {len(played.returns)} episode(s), "
+        f"from {low:.2f} to {high:.2f}"
+    )
+
+
+def _print_evaluation(evaluation: Evaluation) -> None:
+    for index, score in evaluation.sessions.items():
+        low, high = score.interval
+        typer.echo(
+            f"session {index:<4} mean {score.mean:10.2f}   95 % [{low:.2f}, {high:.2f}]   "
+            f"std {score.std:.2f}   {len(score.returns)} episodes"
+        )
+    low, high = evaluation.interval
+    typer.echo(f"mean    {evaluation.mean:.2f}   95 % [{low:.2f}, {high:.2f}] over episodes")
+    if evaluation.interval_over_sessions is not None:
+        low, high = evaluation.interval_over_sessions
+        typer.echo(f"        95 % [{low:.2f}, {high:.2f}] over sessions and episodes")
+    typer.echo(f"written {evaluation.path}")

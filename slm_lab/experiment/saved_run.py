@@ -1,0 +1,183 @@
+"""Which run, trial and session on disk is meant, for folders written here or by the original.
+
+A folder may come from anywhere. Names are read off its files and never off what the files say, so
+no spec can point outside; what is read is bounded; nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from slm_lab.experiment.layout import RunLayout
+from slm_lab.spec import Spec, load_spec
+from slm_lab.spec.error import nearest
+
+SPEC_FILE = re.compile(r"(?P<name>.+?)(_t(?P<trial>\d{1,6}))?_spec\.(json|yaml|yml)")
+TIMESTAMP = re.compile(r"_\d{4}_\d{2}_\d{2}_\d{6}(_\d+)?$")
+MAX_METRICS_BYTES = 1_000_000
+
+
+class RunFolderError(ValueError):
+    """A run folder that cannot be used as asked: the message names the file and the way out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """One trial of a run folder."""
+
+    layout: RunLayout
+    trial: int
+    spec: Spec
+
+    def sessions(self, *, best: bool = True) -> tuple[int, ...]:
+        """Sessions with a saved agent, best or last."""
+        if self.spec.agent.algorithm.name == "Random":  # it has no net to save
+            has_tables = (self.layout.predir / "info").is_dir()
+            return self.layout.sessions(self.trial) if has_tables else ()
+        saved = _saved_agents(self.layout)
+        return tuple(
+            sorted(s for trial, s, is_best in saved if (trial, is_best) == (self.trial, best))
+        )
+
+    def best_session(self, *, best: bool = True) -> int:
+        """The session whose training score is highest, among those with a saved agent."""
+        sessions = self.sessions(best=best)
+        if not sessions:
+            raise RunFolderError(
+                f"{self.layout.predir / 'model'}: no {'best' if best else 'last'} agent of trial "
+                f"{self.trial}, expected {self.model_path(0, 'net', best=best).name} or that of "
+                "another session. See the folder's log; --trial and --last choose others."
+            )
+        return max(sessions, key=lambda session: _or_worst(self._score(session)))
+
+    def model_path(self, session: int, net: str, *, best: bool) -> Path:
+        return self.layout.model_path(self.trial, session, net, "model", best=best)
+
+    def _score(self, session: int) -> float:
+        path = self.layout.session_metrics_scalar(self.trial, session, "train")
+        return _read_score(self.layout.predir, path)
+
+
+def open_run(
+    where: str | Path,
+    *,
+    trial: int | None = None,
+    spec_name: str | None = None,
+    data_dir: str | Path = "data",
+) -> SavedRun:
+    """The run that `where` means: its folder, a spec file in it, or `latest`.
+
+    A spec file is found under either extension and may name a trial; a path with `*` means the
+    last match. `latest` is the newest folder in `data_dir`, of the runs of `spec_name` if given.
+    Without `trial` it is the best one that has a saved agent.
+    """
+    folder, named_trial = _find(str(where), spec_name, Path(data_dir))
+    files = {match: path for path in _listed(folder) if (match := SPEC_FILE.fullmatch(path.name))}
+    if not files:
+        raise RunFolderError(
+            f"{folder}: not a run folder, it holds no *_spec.json or *_spec.yaml. "
+            "Give the folder that a run printed as `Folder`, such as data/NAME_TIMESTAMP."
+        )
+    layout = RunLayout(folder, min((match["name"] for match in files), key=len))
+    by_trial = {
+        match["trial"]: path for match, path in files.items() if match["name"] == layout.name
+    }
+    if trial is None:
+        trial = named_trial if named_trial is not None else _best_trial(layout)
+    spec_path = by_trial.get(str(trial)) or by_trial.get(None)
+    if spec_path is None:
+        known = ", ".join(sorted(key for key in by_trial if key))
+        raise RunFolderError(f"{folder}: no spec of trial {trial}; there is one of trial {known}.")
+    return SavedRun(layout, trial, load_spec(inside(folder, spec_path)))
+
+
+def inside(folder: Path, path: Path) -> Path:
+    """The path with links followed, if that stays inside the folder."""
+    resolved = path.resolve()
+    if not resolved.is_relative_to(folder.resolve()):
+        raise RunFolderError(f"{path}: leads out of the run folder, to {resolved}. Not followed.")
+    return resolved
+
+
+def _find(where: str, spec_name: str | None, data_dir: Path) -> tuple[Path, int | None]:
+    """(run folder, trial that a spec file's name says)."""
+    if where == "latest":
+        return _latest(spec_name, data_dir), None
+    path = Path(where)
+    if glob.has_magic(where) and not path.exists():
+        matches = [found for name in _either_extension(path) for found in glob.glob(str(name))]
+        path = Path(max(matches, default=where))
+    if path.is_dir():
+        return path, None
+    match = SPEC_FILE.fullmatch(path.name)
+    if match and any(name.is_file() for name in _either_extension(path)):
+        return path.parent, None if match["trial"] is None else int(match["trial"])
+    parent = path.parent if path.parent.is_dir() else data_dir
+    close = nearest(path.name, (found.name for found in _listed(parent)))
+    hint = f"Did you mean {' or '.join(str(parent / name) for name in close)}?" if close else ""
+    raise RunFolderError(
+        f"{where}: no such run. Expected a run folder, or the *_spec.json or *_spec.yaml in one. "
+        f"{hint}".rstrip()
+    )
+
+
+def _either_extension(path: Path) -> list[Path]:
+    if path.suffix not in (".json", ".yaml", ".yml"):
+        return [path]
+    return [path.with_suffix(suffix) for suffix in (".json", ".yaml", ".yml")]
+
+
+def _latest(spec_name: str | None, data_dir: Path) -> Path:
+    stamps = {path: match for path in _listed(data_dir) if (match := TIMESTAMP.search(path.name))}
+    runs = {path: path.name[: match.start()] for path, match in stamps.items() if path.is_dir()}
+    if spec_name is not None:
+        # `-s env=…` adds to the name; a run of exactly this name comes before such a one.
+        runs = {p: n for p, n in runs.items() if n == spec_name} or {
+            p: n for p, n in runs.items() if n.startswith(f"{spec_name}_")
+        }
+    if not runs:
+        of = f" of {spec_name}" if spec_name else ""
+        raise RunFolderError(f"latest: no run{of} in {data_dir}/. Train one, or give its folder.")
+    return max(runs, key=lambda path: stamps[path].group())
+
+
+def _best_trial(layout: RunLayout) -> int:
+    trials = sorted({trial for trial, _, _ in _saved_agents(layout)}) or [0]
+    scores = {
+        trial: _read_score(layout.predir, layout.trial_metrics_scalar(trial)) for trial in trials
+    }
+    return max(trials, key=lambda trial: _or_worst(scores[trial]))
+
+
+def _saved_agents(layout: RunLayout) -> set[tuple[int, int, bool]]:
+    """(trial, session, whether it is the best) of every acting net on disk."""
+    name = re.escape(layout.name)
+    pattern = re.compile(rf"{name}_t(\d{{1,6}})_s(\d{{1,6}})(_ckpt-best)?_net_model\.pt")
+    matches = (pattern.fullmatch(path.name) for path in _listed(layout.predir / "model"))
+    return {(int(m[1]), int(m[2]), m[3] is not None) for m in matches if m}
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _read_score(folder: Path, path: Path) -> float:
+    """`total_reward_ma` of a metrics file; NaN where there is none to read."""
+    try:
+        if path.stat().st_size > MAX_METRICS_BYTES:
+            return math.nan
+        return float(json.loads(inside(folder, path).read_text())["total_reward_ma"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return math.nan
+
+
+def _or_worst(score: float) -> float:
+    return -math.inf if math.isnan(score) else score
