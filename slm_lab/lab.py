@@ -90,6 +90,11 @@ def _resume(spec: Spec, where: str, options: RunOptions) -> TrialMetrics:
     """Go on with what is left of an earlier run; of one that is finished, only say so."""
     layout = find_run(spec.name, where, Path(options.data_dir))
     spec = check_same_experiment(spec, layout, 0)
+    if not os.access(layout.predir, os.W_OK):
+        found = (
+            f"{layout.predir} cannot be written to. Make it writable, or copy it and resume that"
+        )
+        raise SpecError([Problem("MODE", f"{found}.")], "the command")
     with locked(layout.run_lock(), f"run folder {layout.predir}"):
         _start_log(layout, options)
         sessions = unfinished_sessions(spec, layout, 0)

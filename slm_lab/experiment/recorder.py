@@ -9,11 +9,12 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from loguru import logger
 from numpy.typing import ArrayLike
 from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
 from tensorboard.compat.proto.summary_pb2 import (  # type: ignore[import-untyped]
@@ -57,8 +58,10 @@ class Recorder:
         self._unit = f"trial{trial}_session{session}"
         self._train = _Table(layout.session_csv(trial, session, "train"))
         self._eval = _Table(layout.session_csv(trial, session, "eval"))
+        self._log_dir = layout.log_dir()
+        self._events_are_lost = False
         self._events = EventFileWriter(
-            str(layout.log_dir()), filename_suffix=f".{layout.session_name(trial, session)}"
+            str(self._log_dir), filename_suffix=f".{layout.session_name(trial, session)}"
         )
 
     def record(self, row: Mapping[str, float], details: Mapping[str, float] | None = None) -> bool:
@@ -77,9 +80,8 @@ class Recorder:
     def record_histogram(self, name: str, values: ArrayLike, frame: int) -> None:
         """Add the distribution of a parameter or an action to TensorBoard."""
         value = Summary.Value(tag=self._tag(name), histo=_histogram(values))
-        self._events.add_event(
-            Event(wall_time=time.time(), step=frame, summary=Summary(value=[value]))
-        )
+        event = Event(wall_time=time.time(), step=frame, summary=Summary(value=[value]))
+        self._tell_tensorboard(lambda: self._events.add_event(event))
 
     @property
     def last_row(self) -> Mapping[str, float]:
@@ -99,10 +101,13 @@ class Recorder:
 
     def close(self) -> None:
         """Finish the files; without separate evaluations, the eval table is the training table."""
-        self._events.close()
+        self._tell_tensorboard(self._events.close)
         self._train.finish()
         if not self._eval.rows:
-            shutil.copyfile(self._train.path, self._eval.path)
+            try:
+                shutil.copyfile(self._train.path, self._eval.path)
+            except OSError as error:
+                logger.warning(f"{self._eval.path}: not written ({error.strerror})")
 
     def state_dict(self) -> dict[str, Any]:
         """The rows so far, as one array per column."""
@@ -124,8 +129,18 @@ class Recorder:
             if math.isfinite(value)
         ]
         event = Event(wall_time=time.time(), step=int(row["frame"]), summary=Summary(value=values))
-        self._events.add_event(event)
-        self._events.flush()
+        self._tell_tensorboard(lambda: self._events.add_event(event))
+        self._tell_tensorboard(self._events.flush)
+
+    def _tell_tensorboard(self, say: Callable[[], None]) -> None:
+        """Its copy of the curve is worth a warning, not a run."""
+        if self._events_are_lost:
+            return
+        try:
+            say()
+        except OSError as error:
+            self._events_are_lost = True
+            logger.warning(f"{self._log_dir}: TensorBoard gets no more events ({error.strerror})")
 
     def _tag(self, name: str) -> str:
         return f"{name}/{self._unit}"
@@ -142,6 +157,7 @@ class _Table:
         self.path = path
         self.rows: list[Row] = []
         self._columns: tuple[str, ...] = BASE_COLUMNS
+        self._is_behind = False  # the file lacks rows that could not be written
 
     def add(self, row: Mapping[str, float]) -> Row:
         missing = [name for name in ("frame", "total_reward") if name not in row]
@@ -162,17 +178,13 @@ class _Table:
         recent = [past["total_reward"] for past in self.rows[-MOVING_AVERAGE_WINDOW:]]
         values["total_reward_ma"] = _as_written("total_reward_ma", _mean_of_known(recent))
 
-        if is_new_header or replaces:
-            self._rewrite()
-        else:
-            with self.path.open("a") as file:
-                file.write(self._line(values))
+        self._write(values, whole=is_new_header or replaces or self._is_behind)
         return values
 
     def finish(self) -> None:
         """A session that never reached a checkpoint still leaves a table, with no rows."""
-        if not self.rows:
-            self._rewrite()
+        if not self.rows or self._is_behind:
+            self._write({}, whole=True)
 
     def columns_of_rows(self) -> dict[str, np.ndarray]:
         return {
@@ -186,9 +198,22 @@ class _Table:
             for values in zip(*(column.tolist() for column in columns.values()), strict=True)
         ]
         if self.rows:
-            self._rewrite()
+            self._write({}, whole=True)
         else:  # what is on disk came later than the checkpoint
             self.path.unlink(missing_ok=True)
+
+    def _write(self, row: Row, *, whole: bool) -> None:
+        """A disk that is full for a while costs nothing: the next row writes the file anew."""
+        try:
+            if whole:
+                self._rewrite()
+            else:
+                with self.path.open("a") as file:
+                    file.write(self._line(row))
+            self._is_behind = False
+        except OSError as error:
+            self._is_behind = True
+            logger.warning(f"{self.path}: rows not written yet ({error.strerror})")
 
     def _rewrite(self) -> None:
         """Replace the whole file at once; a crash leaves the old one or the new one."""
