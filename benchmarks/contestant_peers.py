@@ -6,13 +6,14 @@ line of JSON. Only `learn` is timed, so imports and env construction are free of
 
 import importlib.metadata
 import json
+import math
 import sys
 import time
 from typing import Any
 
 import torch
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
 
 PACKAGES = {"sb3": ("stable-baselines3", "sb3-contrib", "torch"), "sbx": ("sbx-rl", "jax")}
 CURVE_POINTS = 200
@@ -21,7 +22,7 @@ CURVE_POINTS = 200
 def main() -> None:
     library, settings, seed = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
-    env = make_vec_env(settings["env"], settings["num_envs"], seed=seed, vec_env_cls=DummyVecEnv)
+    env = make_env(settings, seed)
     make = make_ppo if settings["algorithm"] == "PPO" else make_off_policy
     model = make(library, env, settings, seed)
 
@@ -43,7 +44,7 @@ def main() -> None:
     episodes = model.ep_info_buffer  # the last 100
     result = {
         "curve": curve,
-        "score": sum(episode["r"] for episode in episodes) / len(episodes),
+        "score": sum(e["r"] for e in episodes) / len(episodes) if episodes else math.nan,
         "versions": {
             name: importlib.metadata.version(name) for name in (*PACKAGES[library], "gymnasium")
         },
@@ -51,15 +52,40 @@ def main() -> None:
     print(json.dumps(result))
 
 
-def make_ppo(library: str, env: DummyVecEnv, settings: dict[str, Any], seed: int) -> Any:
-    """Same net shapes, batch sizes and coefficients; both libraries default to tanh."""
+def make_env(settings: dict[str, Any], seed: int) -> VecEnv:
+    """As the library's own examples make it; Atari games preprocessed as ours are."""
+    name, num_envs = settings["env"], settings["num_envs"]
+    if not name.startswith("ALE/"):
+        return make_vec_env(name, num_envs, seed=seed, vec_env_cls=DummyVecEnv)
+    import ale_py
+    import gymnasium
+    from stable_baselines3.common.atari_wrappers import AtariWrapper
+
+    gymnasium.register_envs(ale_py)
+    # The wrapper skips and pools frames itself; actions stick in the emulator, as in ours.
+    games = make_vec_env(
+        name,
+        num_envs,
+        seed=seed,
+        vec_env_cls=DummyVecEnv,
+        env_kwargs={"frameskip": 1, "repeat_action_probability": 0.25},
+        wrapper_class=AtariWrapper,
+    )
+    return VecFrameStack(games, 4)
+
+
+def make_ppo(library: str, env: VecEnv, settings: dict[str, Any], seed: int) -> Any:
+    """Same net shapes, batch sizes and coefficients.
+
+    Both libraries default to tanh for vectors, and to the Nature CNN of our spec for images.
+    """
     if library == "sb3":
         from stable_baselines3 import PPO
     else:
         from sbx import PPO
-    lr, hidden = settings["lr"], settings["hidden"]
+    lr, hidden, is_conv = settings["lr"], settings["hidden"], settings["net"] == "ConvNet"
     return PPO(
-        "MlpPolicy",
+        "CnnPolicy" if is_conv else "MlpPolicy",
         env,
         learning_rate=(lambda remaining: remaining * lr) if settings["lr_to_zero"] else lr,
         n_steps=settings["horizon"],
@@ -71,14 +97,14 @@ def make_ppo(library: str, env: DummyVecEnv, settings: dict[str, Any], seed: int
         ent_coef=settings["entropy_coef"],
         vf_coef=settings["value_coef"],
         max_grad_norm=settings["max_grad_norm"],
-        policy_kwargs={"net_arch": {"pi": hidden, "vf": hidden}},
+        policy_kwargs=None if is_conv else {"net_arch": {"pi": hidden, "vf": hidden}},
         seed=seed,
         device="cpu",
         verbose=0,
     )
 
 
-def make_off_policy(library: str, env: DummyVecEnv, settings: dict[str, Any], seed: int) -> Any:
+def make_off_policy(library: str, env: VecEnv, settings: dict[str, Any], seed: int) -> Any:
     """Updates of `gradient_steps` minibatches after every vector step."""
     name = {"SoftActorCritic": "SAC", "DQN": "DQN", "CrossQ": "CrossQ"}[settings["algorithm"]]
     if library == "sbx":

@@ -1,6 +1,6 @@
 """One run by slm_lab, as a user would start it from Python.
 
-Called by side_by_side.py: `python contestant_slm_lab.py SPEC_FILE SPEC_NAME FRAMES SEED`.
+Called by side_by_side.py: `python contestant_slm_lab.py SPEC_FILE SPEC_NAME FRAMES SEED SET...`.
 Prints one line of JSON. Times come from the session's own CSV, so they hold the whole training
 loop, compilation included, but neither imports nor the plots drawn at the end.
 """
@@ -9,6 +9,7 @@ import contextlib
 import csv
 import importlib.metadata
 import json
+import math
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from slm_lab import load_spec, run
 def main() -> None:
     spec_file, spec_name, frames, seed = sys.argv[1:5]
     sets = ["meta.max_session=1", f"meta.random_seed={seed}", f"env.max_frame={frames}"]
+    sets += sys.argv[5:]
     spec = load_spec(Path(spec_file).resolve(), spec_name, sets=sets)
     # The run folder data/ is written under the working directory.
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
@@ -34,7 +36,7 @@ def main() -> None:
             ]
     result = {
         "curve": [(row["frame"], seconds_of(row)) for row in rows],
-        "score": rows[-1]["total_reward"],  # mean of the last 100 episodes
+        "score": rows[-1].get("total_reward", math.nan),  # mean of the last 100 episodes
         "call_seconds": call_seconds,
         "versions": {
             name: importlib.metadata.version(name) for name in ("slm-lab", "torch", "gymnasium")

@@ -2,6 +2,7 @@
 
     make bench-ppo            PPO on CartPole-v1
     make bench-off-policy     DQN on CartPole-v1, SAC and CrossQ on Pendulum-v1
+    make bench-pong           PPO on ALE/Pong-v5, beside SB3 and the physical limit
 
 The peers get the batch sizes, nets, update-to-data ratio and coefficients of our spec. Runs are
 interleaved (ours, SB3, SBX, ours, ...), so that a busy spell of the machine touches all of them,
@@ -35,10 +36,22 @@ class Workload:
     spec_file: Path
     spec_name: str
     frames: int
+    contestants: tuple[str, ...] = CONTESTANTS
+    sets: tuple[str, ...] = ()  # `-s` assignments of our run
+    limit: str | None = None  # script that measures what no library can beat
 
 
 WORKLOADS = {
     "ppo_cartpole": Workload(SHIPPED / "ppo" / "ppo_cartpole.json", "ppo_cartpole", 200_000),
+    "ppo_pong": Workload(
+        SHIPPED / "ppo" / "ppo_pong.json",
+        "ppo_pong",
+        32_768,
+        contestants=("slm_lab", "sb3"),
+        # A run of usual length is compiled; the steady column is what it comes down to.
+        sets=("meta.compile=on", "meta.log_frequency=2048"),
+        limit="pong_limit.py",
+    ),
     "dqn_cartpole": Workload(HERE / "off_policy.json", "dqn_cartpole", 60_000),
     "sac_pendulum": Workload(HERE / "off_policy.json", "sac_pendulum", 12_000),
     "crossq_pendulum": Workload(HERE / "off_policy.json", "crossq_pendulum", 12_000),
@@ -54,6 +67,7 @@ def settings_of(spec: dict[str, Any], frames: int) -> dict[str, Any]:
     common = {
         "algorithm": algorithm["name"],
         "env": env["name"],
+        "net": net["type"],
         "frames": frames,
         "num_envs": env["num_envs"],
         "hidden": net.get("hid_layers"),
@@ -115,7 +129,7 @@ def run_once(
     if contestant == "slm_lab":
         script = [sys.executable, str(HERE / "contestant_slm_lab.py")]
         frames = str(settings["frames"])
-        options = [str(workload.spec_file), workload.spec_name, frames, str(seed)]
+        options = [str(workload.spec_file), workload.spec_name, frames, str(seed), *workload.sets]
     else:
         script = [str(args.peer_python), str(HERE / "contestant_peers.py"), contestant]
         options = [json.dumps(settings), str(seed)]
@@ -136,6 +150,14 @@ def run_once(
         load=load,
         versions=answer["versions"],
     )
+
+
+def measure_limit(script: str, settings: dict[str, Any]) -> dict[str, float]:
+    """Frames per second if only the env and the matrix products took time, and its parts."""
+    command = [sys.executable, str(HERE / script), json.dumps(settings)]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    parts: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    return parts
 
 
 def table(results: Sequence[Result]) -> str:
@@ -210,9 +232,14 @@ def compare(
     spec = json.loads(workload.spec_file.read_text())[workload.spec_name]
     settings = settings_of(spec, args.frames or workload.frames)
     print(f"\n## {name}\nSettings: {settings}", flush=True)
+    contestants = [c for c in args.only if c in workload.contestants]
     results: list[Result] = []
+    limits: list[dict[str, float]] = []
     for seed in range(args.repeats):
-        for contestant in args.only:
+        if workload.limit is not None:
+            limits.append(measure_limit(workload.limit, settings))
+            print(f"  limit, round {seed}: {limits[-1]['fps']:,.0f} frames/s", flush=True)
+        for contestant in contestants:
             result = run_once(contestant, workload, settings, seed, args)
             results.append(result)
             print(f"  {contestant} seed {seed}: {result.fps:,.0f} frames/s", flush=True)
@@ -225,7 +252,10 @@ def compare(
                 middle = statistics.median(rounds)
                 spread = f"{min(rounds):.2f} to {max(rounds):.2f}, {len(rounds)} rounds"
                 print(f"slm_lab / {peer}, {kind}: {middle:.2f} ({spread})")
-    for contestant in args.only:
+    for limit in limits:
+        parts = ", ".join(f"{key} {value:,.2f}" for key, value in limit.items())
+        print(f"limit: {parts}")
+    for contestant in contestants:
         versions = next(r.versions for r in results if r.contestant == contestant)
         print(f"{contestant}: " + ", ".join(f"{name} {v}" for name, v in versions.items()))
 
@@ -234,6 +264,7 @@ def compare(
         "settings": settings,
         "results": [asdict(result) for result in results],
         "ratios": compared,
+        "limits": limits,
     }
     args.output.mkdir(parents=True, exist_ok=True)
     path = args.output / f"{name}.json"

@@ -256,8 +256,8 @@ COPIED = {"update_type": "replace", "update_frequency": 100}
 ROLLOUT: dict[str, Any] = {"name": "OnPolicyBatchReplay"}
 EPISODES: dict[str, Any] = {"name": "OnPolicyReplay"}
 PAST = ROLLOUT | {"batch_size": 8, "max_size": 100}
-REPLAY: dict[str, Any] = {"name": "Replay", "batch_size": 8, "max_size": 150}  # wraps around
-PRIORITIES = REPLAY | {"name": "PrioritizedReplay", "alpha": 0.6, "epsilon": 1e-3}
+SMALL_REPLAY: dict[str, Any] = {"name": "Replay", "batch_size": 8, "max_size": 150}  # wraps around
+PRIORITIES = SMALL_REPLAY | {"name": "PrioritizedReplay", "alpha": 0.6, "epsilon": 1e-3}
 PPO: dict[str, Any] = {
     "name": "PPO",
     "gamma": 0.99,
@@ -318,7 +318,7 @@ EVERY_ALGORITHM: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
     ),
     "DQN": (
         Q | OFF_POLICY | {"name": "DQN", "training_batch_iter": 1},
-        REPLAY | {"use_cer": True},
+        SMALL_REPLAY | {"use_cer": True},
         NET | COPIED,
     ),
     "DDQN+PER": (
@@ -328,10 +328,10 @@ EVERY_ALGORITHM: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
     ),
     "SAC": (
         OFF_POLICY | {"name": "SoftActorCritic", "gamma": 0.99, "policy_delay": 2},
-        REPLAY,
+        SMALL_REPLAY,
         NET | POLYAK,
     ),
-    "CrossQ": (OFF_POLICY | {"name": "CrossQ", "gamma": 0.99}, REPLAY, BATCH_NORM),
+    "CrossQ": (OFF_POLICY | {"name": "CrossQ", "gamma": 0.99}, SMALL_REPLAY, BATCH_NORM),
 }
 
 

@@ -65,6 +65,11 @@ class DuelingConvNet(nn.Module):
 
 
 def _pixels(obs: Tensor, scale: float) -> Tensor:
+    """As floats, with the channels of a pixel side by side in memory.
+
+    On CPUs that makes the weight gradient of a first layer with few channels several times faster
+    (Nature CNN, 256 Atari stacks, one core: 75 against 19 ms), and the layers after it no slower.
+    """
     return obs.to(torch.float32, memory_format=torch.channels_last) * scale
 
 
