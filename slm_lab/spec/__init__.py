@@ -19,6 +19,7 @@ from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.error import Problem, SpecError, SpecWarning
 from slm_lab.spec.load import (
     SpecCheck,
+    UpgradedFile,
     check_file,
     find_spec_file,
     load_spec,
@@ -26,6 +27,7 @@ from slm_lab.spec.load import (
     packaged_specs,
     spec_from_dict,
     spec_names,
+    upgrade_file,
 )
 from slm_lab.spec.memory import (
     MemorySpec,
@@ -89,6 +91,7 @@ __all__ = [
     "SpecError",
     "SpecWarning",
     "TorchArcNetSpec",
+    "UpgradedFile",
     "check_file",
     "find_spec_file",
     "load_spec",
@@ -99,4 +102,5 @@ __all__ = [
     "spec_names",
     "split_search_key",
     "training_start_step",
+    "upgrade_file",
 ]

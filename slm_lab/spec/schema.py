@@ -35,6 +35,7 @@ from slm_lab.spec.meta import FORMER_META_KEYS, SAVED_RUN_KEYS, MetaSpec
 from slm_lab.spec.net import HEAD_STD_KEYS, NET_KEYS, NETS, TARGET_KEYS, NetSpec
 from slm_lab.spec.search import check_search, flatten_search
 from slm_lab.spec.text import TextError, check_json
+from slm_lab.spec.upgrade import is_v4
 
 _BLOCKS = ("agent", "env", "meta", "search")
 
@@ -42,6 +43,14 @@ _ABSENT = {
     "HydraDQN": "HydraDQN has no implementation, here or in SLM Lab 5. Use DQN or DoubleDQN.",
     "HydraMLPNet": "HydraMLPNet needs a multi-env algorithm, and there is none. Use MLPNet.",
 }
+
+
+_DEFAULT_HORIZON = 128
+
+V4_MESSAGE = (
+    "this is the shape of SLM Lab v4, with lists of agents and envs and a `body`. "
+    "`slm-lab spec --upgrade FILE` writes the file in today's shape."
+)
 
 
 class AgentSpec(Block):
@@ -163,12 +172,8 @@ def _plain(value: Any) -> Any:
 
 
 def _build(tree: dict[str, Any], name: str, report: Report) -> Spec | None:
-    if "body" in tree or isinstance(tree.get("agent"), list) or isinstance(tree.get("env"), list):
-        report.problem(
-            "agent",
-            "this is the shape of SLM Lab v4. Make `agent` and `env` mappings (the first entry of "
-            "each list), remove `body`, and move `algorithm`, `memory` and `net` under `agent`.",
-        )
+    if is_v4(tree):
+        report.problem("agent", V4_MESSAGE)
         return None
     blocks: dict[str, dict[str, Any]] = {}
     for key in sorted(tree.keys() - {"name", *_BLOCKS}):
@@ -231,6 +236,8 @@ def _build_agent(tree: dict[str, Any], report: Report) -> AgentSpec | None:
         parts.setdefault("memory", {}).setdefault("name", "OnPolicyBatchReplay")
         if "type" not in parts.setdefault("net", {}):
             parts["net"] = {"type": "MLPNet", "hid_layers": [], "hid_layers_activation": "relu"}
+    if name in ("PPO", "PPOSIL"):
+        _rollouts_for_episodes(name, parts, report)
     algorithm = _build_algorithm(name, parts["algorithm"], report)
     memory = _build_memory(name, parts.get("memory"), report)
     net, critic_net = _build_nets(name, parts.get("net"), tree.get("critic_net"), report)
@@ -246,6 +253,21 @@ def _build_agent(tree: dict[str, Any], report: Report) -> AgentSpec | None:
         memory=cast(MemorySpec, memory),
         net=cast(NetSpec, net),
         critic_net=cast("NetSpec | None", critic_net),
+    )
+
+
+def _rollouts_for_episodes(name: str, parts: dict[str, dict[str, Any]], report: Report) -> None:
+    """Old specs gave PPO an episodic memory, with which it never ran; it gets a rollout instead."""
+    memory, algorithm = parts.get("memory", {}), parts["algorithm"]
+    if memory.get("name") not in ("OnPolicyReplay", "OnPolicyCrossEntropy"):
+        return
+    found, memory["name"] = memory["name"], "OnPolicyBatchReplay"
+    memory.pop("cross_entropy", None)
+    if algorithm.get("time_horizon") is None:
+        algorithm["time_horizon"] = _DEFAULT_HORIZON
+    report.warnings.append(
+        f"agent.memory.name: {name} learns from rollouts, not from the episodes of {found}; "
+        f"OnPolicyBatchReplay with time_horizon = {algorithm['time_horizon']} is used"
     )
 
 
