@@ -43,9 +43,8 @@ def load_spec(file: str | Path, name: str | None = None, sets: Sequence[str] = (
     """
     path = find_spec_file(file)
     assignments = _read_sets(sets, path)
-    text = _read_text(path)
-    filled = [item for item in assignments if f"${{{item.key}}}" in text]
-    for item in filled:
+    text = template = _read_text(path)
+    for item in assignments:
         text = fill(text, item.key, item.value)
     text = _fill_defaults(text, path)
     specs = _specs_in(text, path)
@@ -53,8 +52,10 @@ def load_spec(file: str | Path, name: str | None = None, sets: Sequence[str] = (
     tree = coerce_numbers(specs[name])
     source = _source(path, name)
 
+    placeholders = _placeholders(template, name, path) if assignments else set()
+    filled = [item for item in assignments if item.key in placeholders]
     written = [item for item in assignments if item not in filled]
-    problems = [problem for item in written if (problem := _write(tree, item, path))]
+    problems = [problem for item in written if (problem := _write(tree, item, placeholders))]
     problems += [
         Problem(at, f"${{{key}}} is not filled. Add -s {key}=VALUE") for at, key in unfilled(tree)
     ]
@@ -110,6 +111,13 @@ def check_file(file: str | Path) -> list[SpecCheck]:
         except SpecError as error:
             checks.append(SpecCheck(name, error.problems))
     return checks
+
+
+def example_sets(file: str | Path, name: str) -> list[str]:
+    """`-s` values that fill what a spec leaves open, fit for its family of envs."""
+    path = find_spec_file(file)
+    open_keys = _placeholders(_fill_defaults(_read_text(path), path), name, path)
+    return [f"{key}={_example_value(key, path)}" for key in sorted(open_keys)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +232,14 @@ def _fill_defaults(text: str, path: Path) -> str:
     return text
 
 
+def _placeholders(template: str, name: str, path: Path) -> set[str]:
+    """The placeholders of one spec; of the whole file where it reads only once they are filled."""
+    try:
+        return {key for _, key in unfilled(_specs_in(template, path)[name])}
+    except (SpecError, KeyError):
+        return set(PLACEHOLDER.findall(template))
+
+
 def _tree_of(text: str, path: Path) -> Any:
     try:
         return parse(text, is_json=path.suffix == ".json")
@@ -299,10 +315,10 @@ def _read_sets(sets: Sequence[str], path: Path) -> list[_Assignment]:
     return assignments
 
 
-def _write(tree: dict[str, Any], item: _Assignment, path: Path) -> Problem | None:
+def _write(tree: dict[str, Any], item: _Assignment, placeholders: set[str]) -> Problem | None:
     """Apply `-s a.b.c=value` to the tree."""
     if "." not in item.key:
-        return Problem(f"{item.flag} changes nothing", _where_to(tree, item, path))
+        return Problem(f"{item.flag} changes nothing", _where_to(tree, item, placeholders))
     as_number = number(item.value.strip())
     try:
         value = parse(item.value, is_json=False) if as_number is None else as_number
@@ -312,17 +328,17 @@ def _write(tree: dict[str, Any], item: _Assignment, path: Path) -> Problem | Non
     return problem and Problem(item.flag, problem.message)
 
 
-def _where_to(tree: dict[str, Any], item: _Assignment, path: Path) -> str:
-    placeholders = sorted(set(PLACEHOLDER.findall(_read_text(path))))
-    has = f"the placeholders {', '.join(placeholders)}" if placeholders else "no placeholders"
+def _where_to(tree: dict[str, Any], item: _Assignment, placeholders: set[str]) -> str:
+    names = ", ".join(sorted(placeholders))
+    has = f"the placeholders {names}" if placeholders else "no placeholders"
     paths = [dotted for dotted in _paths(tree) if dotted.rpartition(".")[2] == item.key]
     for block, model in (("env", EnvSpec), ("meta", MetaSpec)):
         if item.key in (block, *model.model_fields) and not paths:
             paths.append(f"{block}.name" if item.key == block else f"{block}.{item.key}")
     if not paths:
-        return f"the file has {has}; for any other key give its dotted path, as env.num_envs"
+        return f"the spec has {has}; for any other key give its dotted path, as env.num_envs"
     options = " or ".join(f"-s {dotted}={item.value}" for dotted in paths)
-    return f"the file has {has}. Did you mean {options}?"
+    return f"the spec has {has}. Did you mean {options}?"
 
 
 def _paths(tree: Any, prefix: str = "") -> Iterator[str]:
