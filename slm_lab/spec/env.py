@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from slm_lab.spec.block import (
     Block,
@@ -30,8 +30,6 @@ _NORMALIZED_CLIP = 10.0
 
 def _clip_range(value: object) -> object:
     """c stands for [-c, c]."""
-    if value is None:
-        return None
     pair = value if isinstance(value, list | tuple) else (value, value)
     if len(pair) != 2 or any(isinstance(x, bool) or not isinstance(x, int | float) for x in pair):
         raise invalid(f"found {shown(value)}; expected a number c or a pair [low, high]")
@@ -39,6 +37,20 @@ def _clip_range(value: object) -> object:
     if low >= high:
         raise invalid(f"found {shown(value)}; expected low below high (a number c is [-c, c])")
     return (low, high)
+
+
+ClipRange = Annotated[
+    tuple[float, float],
+    BeforeValidator(_clip_range),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
+            ]
+        }
+    ),
+]
 
 
 def _reward_scale(value: object) -> object:
@@ -67,7 +79,7 @@ class EnvSpec(Block):
     clip_obs: Positive | None = Field(
         default=None, description="Clip observations to +-this; 10 with normalize_obs unless given."
     )
-    clip_reward: Annotated[tuple[float, float] | None, BeforeValidator(_clip_range)] = Field(
+    clip_reward: ClipRange | None = Field(
         default=None,
         description="Clip rewards to +-number or [low, high]; 10 with normalize_reward.",
     )

@@ -160,6 +160,13 @@ def packaged_specs() -> Iterator[tuple[Path, str]]:
             yield path.relative_to(packaged_spec_dir()), name
 
 
+def packaged_trees() -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """(file, spec name, plain tree) of every shipped spec, placeholders without a default left."""
+    for path in _packaged_files():
+        for name, tree in _specs_in(_fill_defaults(_read_text(path), path), path).items():
+            yield path.relative_to(packaged_spec_dir()), name, coerce_numbers(tree)
+
+
 def find_spec_file(file: str | Path) -> Path:
     """The file as given, or inside the package; documents that moved to YAML are found too."""
     given = Path(file)

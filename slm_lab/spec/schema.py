@@ -56,7 +56,9 @@ V4_MESSAGE = (
 class AgentSpec(Block):
     """What acts and learns."""
 
-    name: str = Field(description="Label of the agent; any text.")
+    name: str = Field(
+        default="", description="Label of the agent; the algorithm's name if there is none."
+    )
     algorithm: AlgorithmSpec = Field(description="The learning algorithm.")
     memory: MemorySpec = Field(description="Where experience is kept.")
     net: NetSpec = Field(description="The net; the actor's where actor and critic differ.")
@@ -70,7 +72,7 @@ class Spec(Block):
     """One validated experiment. Immutable; `with_values` makes a changed copy."""
 
     name: str = Field(description="Name of the run.")
-    agent: AgentSpec = Field(description="What acts and learns.")
+    agent: AgentSpec = Field(description="Algorithm, memory and nets.")
     env: EnvSpec = Field(description="What it acts in.")
     meta: MetaSpec = Field(description="The run around it.")
     search: FreeMapping = Field(
