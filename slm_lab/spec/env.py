@@ -5,6 +5,7 @@ The one block that takes unknown keys: they go to the environment's constructor.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -23,6 +24,17 @@ from slm_lab.spec.block import (
 )
 
 Backend = Literal["auto", "gymnasium", "envpool", "ale", "playground"]
+
+_ATARI_GAMES = """
+Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider
+Berzerk Bowling Boxing Breakout Carnival Centipede ChopperCommand CrazyClimber Defender
+DemonAttack DoubleDunk ElevatorAction Enduro FishingDerby Freeway Frostbite Gopher Gravitar Hero
+IceHockey Jamesbond JourneyEscape Kangaroo Krull KungFuMaster MontezumaRevenge MsPacman
+NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank Seaquest
+Skiing Solaris SpaceInvaders StarGunner Surround Tennis TimePilot Tutankham UpNDown Venture
+VideoPinball WizardOfWor YarsRevenge Zaxxon
+"""
+_OLD_ATARI_ID = re.compile(r"(\w+?)(?:Deterministic|NoFrameskip)?-v[0-4]")
 
 # The clip that normalisation brings along when the spec names none.
 _NORMALIZED_CLIP = 10.0
@@ -117,6 +129,12 @@ class EnvSpec(Block):
         if data.get("normalize_reward"):
             data.setdefault("clip_reward", _NORMALIZED_CLIP)
         return {**data, "kwargs": kwargs}
+
+
+def current_env_id(name: str) -> str:
+    """An Atari id of before ALE's own, such as `VideoPinball-v0`, as it is called now."""
+    old = _OLD_ATARI_ID.fullmatch(name)
+    return f"ALE/{old[1]}-v5" if old and old[1] in _ATARI_GAMES.split() else name
 
 
 def key_complaint(key: str) -> str | None:

@@ -23,7 +23,7 @@ from slm_lab.spec.algorithm import (
     canonical_algorithm,
 )
 from slm_lab.spec.block import Block, FreeMapping, Report, build_block, shown
-from slm_lab.spec.env import EnvSpec, key_complaint
+from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
 from slm_lab.spec.memory import (
     MEMORIES,
@@ -207,6 +207,10 @@ def _build_env(tree: dict[str, Any], report: Report) -> EnvSpec | None:
     for key, complaint in complaints.items():
         report.problem(f"env.{key}", complaint)
     given = {key: value for key, value in tree.items() if key not in complaints}
+    name = given.get("name")
+    if isinstance(name, str) and current_env_id(name) != name:
+        given["name"] = current_env_id(name)
+        report.warnings.append(f"env.name: {name} is called {given['name']} now, and that is used")
     return build_block(EnvSpec, given, "env", report, label="env")
 
 

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from slm_lab.spec.env import current_env_id
+
 _Tree = dict[str, Any]
 
 # Ids that Gymnasium no longer has -> what took their place.
@@ -25,7 +27,6 @@ _MUJOCO = (
     "Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|"
     "Pusher|Reacher|Swimmer|Walker2d"
 )
-_ATARI_ID = re.compile(r"(?:ALE/)?(\w+?)(?:Deterministic|NoFrameskip)-v[0-4]")
 _MUJOCO_ID = re.compile(rf"(?:Roboschool)?({_MUJOCO})(?:BulletEnv)?-v[0-4]")
 
 # Memories that differed only in how they stored images or stacked frames.
@@ -144,10 +145,8 @@ def _without_atari_keys(env: _Tree, notes: list[str]) -> _Tree:
 
 
 def _upgrade_env_id(name: str, notes: list[str]) -> str:
-    new = _ENV_IDS.get(name, name)
-    if atari := _ATARI_ID.fullmatch(name):
-        new = f"ALE/{atari[1]}-v5"
-    elif mujoco := _MUJOCO_ID.fullmatch(name):
+    new = _ENV_IDS.get(name) or current_env_id(name)
+    if mujoco := _MUJOCO_ID.fullmatch(name):
         new = f"{mujoco[1]}-v5"
     if new != name:
         notes.append(f"env.name: {name} no longer exists, {new} took its place; scores differ")

@@ -26,6 +26,8 @@ from slm_lab.spec import (
 )
 from slm_lab.spec.load import packaged_trees
 
+READERS: list[Callable[[Path], Any]] = [check_file, spec_names, upgrade_file, load_spec]
+
 FUZZ = settings(
     max_examples=150,
     derandomize=True,
@@ -119,8 +121,8 @@ def test_so_does_a_file_of_it_however_it_is_read(tmp_path: Path, tree, as_yaml: 
     # JSON is YAML, numbers like 1e+30 apart.
     file = tmp_path / ("a.yaml" if as_yaml else "a.json")
     file.write_text(json.dumps({"damaged": tree}))
-    for read in (check_file, spec_names, upgrade_file, lambda path: load_spec(path, "damaged")):
-        built_or_refused(lambda read=read: read(file))
+    for read in READERS:
+        built_or_refused(functools.partial(read, file))
 
 
 @FUZZ
@@ -128,8 +130,8 @@ def test_so_does_a_file_of_it_however_it_is_read(tmp_path: Path, tree, as_yaml: 
 def test_any_bytes_are_specs_or_refused(tmp_path: Path, data, suffix):
     file = tmp_path / f"a{suffix}"
     file.write_bytes(data)
-    for read in (check_file, spec_names, upgrade_file, load_spec):
-        built_or_refused(lambda read=read: read(file))
+    for read in READERS:
+        built_or_refused(functools.partial(read, file))
 
 
 @FUZZ
