@@ -15,6 +15,7 @@ from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.experiment.console import Progress, format_checkpoint, format_profile
+from slm_lab.experiment.distributed import SharedAlgorithm
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.loop import Loop, evaluate
 from slm_lab.experiment.models import save_models, snapshot, warn_of_unmoved_parameters
@@ -23,6 +24,7 @@ from slm_lab.experiment.profiler import OperatorProfiler
 from slm_lab.experiment.recorder import Recorder
 from slm_lab.experiment.seeding import session_seeds
 from slm_lab.experiment.viewer import Viewer
+from slm_lab.experiment.workers import SharedNets
 from slm_lab.spec import Spec
 
 SAVE_EVERY_SECONDS = 10.0
@@ -59,6 +61,7 @@ class Session:
         *,
         report: Callable[[Progress], None],
         should_stop: Callable[[], bool],
+        shared: SharedNets | None = None,
     ) -> None:
         self._spec, self._layout, self._options = spec, layout, options
         self._trial, self._session = trial, session
@@ -73,6 +76,8 @@ class Session:
         self._agent: Agent = make_agent(
             spec, self._env.spaces, seed=seeds.agent, device_index=device_index
         )
+        if shared is not None:
+            self._agent.algorithm = SharedAlgorithm(self._agent.algorithm, shared)
         self._recorder = Recorder(layout, trial, session)
         self._viewer = Viewer(self._env, spec.name) if options.render else None
         self._profiler = OperatorProfiler(layout.predir) if options.profile else None

@@ -445,6 +445,12 @@ def _cross_check(spec: Spec, report: Report) -> None:
         report.warnings.append(
             "agent.net.polyak_coef: 0 freezes the target net; it is the share of new weights"
         )
+    if meta.distributed and getattr(algorithm, "normalize_v_targets", False):
+        report.problem(
+            "agent.algorithm.normalize_v_targets",
+            f"the value scale would be each worker's own with meta.distributed: {meta.distributed}."
+            " Set one of them to false.",
+        )
     if meta.log_frequency > env.max_frame:
         report.warnings.append(
             f"meta.log_frequency: {meta.log_frequency} is more than env.max_frame = "
