@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -106,9 +108,22 @@ def make_agent(
         else None,
         setup.device,
     )
-    algorithm = _make_algorithm(spec, setup)
-    experience = _make_experience(spec, setup, lens, pace) if learns else NoExperience()
-    return Agent(algorithm, experience, lens, spaces)
+    with _sizes_that_fit(spec):
+        algorithm = _make_algorithm(spec, setup)
+        experience = _make_experience(spec, setup, lens, pace) if learns else NoExperience()
+        return Agent(algorithm, experience, lens, spaces)
+
+
+@contextmanager
+def _sizes_that_fit(spec: Spec) -> Iterator[None]:
+    """A net or memory that the machine cannot hold is a mistake in the spec."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if "allocate" not in str(error):
+            raise
+        fix = "it does not fit into memory. Lower the layer widths, rollout, max_size or num_envs."
+        raise SpecError([Problem("agent", fix)], spec.name) from error
 
 
 def _make_algorithm(spec: Spec, setup: Setup) -> Algorithm:

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli import replay
+from slm_lab.cli import replay, specs
+from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
 
 if TYPE_CHECKING:
     from slm_lab.analysis.trial import TrialMetrics
 
 DEFAULT_SPEC_FILE = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
 DEFAULT_SPEC_NAME = "ppo_cartpole"
-FAILED = 1
-BAD_INPUT = 2
 OUR_ERRORS = (
     "slm_lab.env.error",
     "slm_lab.experiment.export",
@@ -40,6 +39,7 @@ app.add_typer(env_app, name="env")
 app.command("enjoy")(replay.enjoy)
 app.command("eval")(replay.evaluate)
 app.command("export")(replay.export)
+specs.register(app)
 
 
 class Compile(StrEnum):
@@ -53,17 +53,6 @@ class Backend(StrEnum):
     gymnasium = "gymnasium"
     envpool = "envpool"
     ale = "ale"
-
-
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        "-s",
-        metavar="KEY=VALUE",
-        help="Fill ${KEY}, or write a value at a dotted path. Repeatable.",
-    ),
-]
 
 
 @app.command()
@@ -154,34 +143,6 @@ def run(
         _print_next_steps(spec_file, spec_name)
 
 
-@app.command()
-def spec(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILE [NAME]", help="A spec file and a name in it; with --check, files."
-        ),
-    ] = None,
-    sets: Sets = None,
-    check: Annotated[bool, typer.Option("--check", help="Validate whole files.")] = False,
-) -> None:
-    """Print a resolved spec, or check whole files. Without arguments: list the shipped specs."""
-    import json
-
-    from slm_lab.spec import load_spec, packaged_specs
-
-    if not files:
-        for path, spec_name in packaged_specs():
-            typer.echo(f"{path.as_posix()}  {spec_name}")
-        return
-    if check:
-        raise typer.Exit(_check_files(files))
-    if len(files) > 2:
-        raise typer.BadParameter("give one FILE and one NAME, or --check FILE…")
-    name = files[1] if len(files) == 2 else None
-    typer.echo(json.dumps(load_spec(files[0], name, sets=sets or []).to_dict(), indent=2))
-
-
 @env_app.command("check")
 def env_check(
     env_id: Annotated[
@@ -223,29 +184,6 @@ def env_baseline(
     spread = f"{score.mean:.2f} +- {score.std:.2f}"
     typer.echo(f"{env_id}: random policy {spread} over {score.episodes} episodes")
     typer.echo(f"saved in {path}")
-
-
-def _check_files(files: list[str]) -> int:
-    from slm_lab.spec import SpecError, check_file
-
-    failures = 0
-    for file in files:
-        try:
-            results = check_file(file)
-        except SpecError as error:
-            failures += 1
-            typer.echo(f"FAIL  {file}")
-            for problem in error.problems:
-                typer.echo(f"      {problem}")
-            continue
-        for result in results:
-            typer.echo(f"{'ok' if result.ok else 'FAIL':4}  {file}  {result.name}")
-            for problem in result.problems:
-                failures += 1
-                typer.echo(f"      {problem}")
-            for warning in result.warnings:
-                typer.echo(f"      warning: {warning}")
-    return BAD_INPUT if failures else 0
 
 
 def _print_outcome(metrics: TrialMetrics) -> None:

@@ -134,6 +134,8 @@ def make_gymnasium_envs(spec: EnvSpec, *, render: bool = False) -> list[gym.Env[
 
 
 def make_gymnasium_env(env_id: str, spec: EnvSpec, **options: Any) -> gym.Env[Any, Any]:
+    if env_id.startswith("playground/"):
+        raise no_playground(env_id)
     try:
         registered = copy.copy(gym.spec(env_id))
     except gym.error.Error as error:
@@ -191,6 +193,15 @@ def unknown_id(env_id: str, error: Exception) -> EnvError:
         else "For an env of your own write `module:EnvId`, where importing `module` registers it."
     )
     return EnvError(f"env.name: `{env_id}` is not registered in Gymnasium ({error}). {hint}")
+
+
+def no_playground(env_id: str) -> EnvError:
+    """MuJoCo Playground is a package of its own, beside Gymnasium's registry."""
+    if importlib.util.find_spec("mujoco_playground") is None:
+        fix = "is not installed. Run `pip install 'slm-lab[playground]'`."
+    else:
+        fix = "has no back-end in this version. Use a Gymnasium id."
+    return EnvError(f"env.name: `{env_id}` is an env of MuJoCo Playground, which {fix}")
 
 
 def missing_package(env_id: str, error: Exception) -> EnvError:

@@ -25,6 +25,7 @@ from slm_lab.experiment.checkpoint import (
     versions,
 )
 from slm_lab.experiment.console import Progress, format_checkpoint, format_profile
+from slm_lab.experiment.distributed import SharedAlgorithm
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.loop import Loop, evaluate
 from slm_lab.experiment.manifest import CheckpointError, Manifest
@@ -39,6 +40,7 @@ from slm_lab.experiment.recorder import Recorder
 from slm_lab.experiment.resume import spec_sha256
 from slm_lab.experiment.seeding import session_seeds
 from slm_lab.experiment.viewer import Viewer
+from slm_lab.experiment.workers import SharedNets
 from slm_lab.spec import Spec
 
 REPORT_EVERY_SECONDS = 0.25
@@ -81,6 +83,7 @@ class Session:
         *,
         report: Callable[[Progress], None],
         should_stop: Callable[[], bool],
+        shared: SharedNets | None = None,
     ) -> None:
         self._spec, self._layout, self._options = spec, layout, options
         self._trial, self._session = trial, session
@@ -95,6 +98,8 @@ class Session:
         self._agent: Agent = make_agent(
             spec, self._env.spaces, seed=seeds.agent, device_index=device_index
         )
+        if shared is not None:
+            self._agent.algorithm = SharedAlgorithm(self._agent.algorithm, shared)
         self._recorder = Recorder(layout, trial, session)
         self._viewer = Viewer(self._env, spec.name) if options.render else None
         self._profiler = OperatorProfiler(layout.predir) if options.profile else None

@@ -24,6 +24,7 @@ from slm_lab.experiment.lock import LockedError, locked
 from slm_lab.experiment.manifest import CheckpointError
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.resume import unfinished_sessions
+from slm_lab.experiment.workers import SharedNets, shared_nets, worker_spec
 from slm_lab.spec import Spec, SpecError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -77,7 +78,11 @@ def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions)
         if spec.meta.max_session == 1:
             ends = [_run_here(spec, layout, trial, s, options, display, stop) for s in sessions]
         else:
-            ends = list(_run_processes(spec, layout, trial, sessions, options, display, stop))
+            with shared_nets(spec) as shared:
+                each = worker_spec(spec) if shared else spec
+                ends = list(
+                    _run_processes(each, layout, trial, sessions, options, display, stop, shared)
+                )
     for end in ends:
         if end.bad_input is not None and not layout.sessions(trial):
             raise end.bad_input
@@ -89,7 +94,9 @@ def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions)
 
 
 def concurrency(spec: Spec) -> int:
-    """Sessions at once: as many as the cores can give `threads` each."""
+    """Sessions at once: as many as the cores can give `threads` each, or all that share nets."""
+    if spec.meta.distributed:
+        return spec.meta.max_session
     return max(1, min(spec.meta.max_session, available_cores() // (spec.meta.threads or 1)))
 
 
@@ -143,6 +150,7 @@ def _run_processes(
     options: RunOptions,
     display: TrialDisplay,
     stop: StopRequest,
+    shared: SharedNets | None,
 ) -> Iterator[SessionEnd]:
     waiting = list(sessions)
     running: dict[int, _Child] = {}
@@ -158,7 +166,7 @@ def _run_processes(
                 _kill(running)
             while waiting and len(running) < concurrency(spec):
                 session = waiting.pop(0)
-                running[session] = _start(spec, layout, trial, session, options)
+                running[session] = _start(spec, layout, trial, session, options, shared)
             wait([c.reports for c in running.values()], timeout=0.2)
             for session, child in list(running.items()):
                 # Asked first: what a dead process has sent is in the pipe by now.
@@ -181,11 +189,19 @@ def _run_processes(
         _kill(running)
 
 
-def _start(spec: Spec, layout: RunLayout, trial: int, session: int, options: RunOptions) -> _Child:
+def _start(
+    spec: Spec,
+    layout: RunLayout,
+    trial: int,
+    session: int,
+    options: RunOptions,
+    shared: SharedNets | None,
+) -> _Child:
     context = multiprocessing.get_context("spawn")
     reports, to_trial = context.Pipe(duplex=False)
     process = context.Process(
-        target=_session_process, args=(spec, layout, trial, session, options, to_trial)
+        target=_session_process,
+        args=(spec, layout, trial, session, options, to_trial, shared),
     )
     resource_tracker.ensure_running()  # here, because starting it lets the signals go
     with _signals_held():
@@ -206,6 +222,7 @@ def _session_process(
     session: int,
     options: RunOptions,
     to_trial: Connection,
+    shared: SharedNets | None,
 ) -> None:
     stop = StopRequest()
     # The trial decides when to stop, and how often it says so does not matter: Ctrl-C in a terminal
@@ -222,7 +239,7 @@ def _session_process(
 
     stderr_level = "DEBUG" if options.log_level.upper() == "DEBUG" else "WARNING"
     setup_logging(layout.log_path(trial, session), "DEBUG", stderr_level=stderr_level)
-    end = _run_session(spec, layout, trial, session, options, report, stop)
+    end = _run_session(spec, layout, trial, session, options, report, stop, shared)
     with suppress(OSError):
         to_trial.send(end)
 
@@ -235,6 +252,7 @@ def _run_session(
     options: RunOptions,
     report: Callable[[Progress], None],
     should_stop: Callable[[], bool],
+    shared: SharedNets | None = None,
 ) -> SessionEnd:
     # torch is imported here, in the process that trains: the trial's own process starts at once.
     from slm_lab.agent.divergence import DivergenceError
@@ -250,7 +268,14 @@ def _run_session(
         with locked(lock, layout.session_name(trial, session), patience=ORPHAN_PATIENCE_SECONDS):
             try:
                 unit = Session(
-                    spec, layout, trial, session, options, report=report, should_stop=should_stop
+                    spec,
+                    layout,
+                    trial,
+                    session,
+                    options,
+                    report=report,
+                    should_stop=should_stop,
+                    shared=shared,
                 )
             except (SpecError, EnvError) as error:
                 return SessionEnd(session, str(error), bad_input=error)

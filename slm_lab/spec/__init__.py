@@ -19,13 +19,16 @@ from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.error import Problem, SpecError, SpecWarning
 from slm_lab.spec.load import (
     SpecCheck,
+    UpgradedFile,
     check_file,
+    example_sets,
     find_spec_file,
     load_spec,
     packaged_spec_dir,
     packaged_specs,
     spec_from_dict,
     spec_names,
+    upgrade_file,
 )
 from slm_lab.spec.memory import (
     MemorySpec,
@@ -89,7 +92,9 @@ __all__ = [
     "SpecError",
     "SpecWarning",
     "TorchArcNetSpec",
+    "UpgradedFile",
     "check_file",
+    "example_sets",
     "find_spec_file",
     "load_spec",
     "packaged_spec_dir",
@@ -99,4 +104,5 @@ __all__ = [
     "spec_names",
     "split_search_key",
     "training_start_step",
+    "upgrade_file",
 ]

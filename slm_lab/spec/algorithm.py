@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from slm_lab.spec.block import (
     Block,
@@ -91,7 +91,9 @@ def _target_entropy(value: object) -> object:
 
 
 AdvantageScaling = Annotated[
-    Literal["standardize", "percentile", "none"], BeforeValidator(_advantage_scaling)
+    Literal["standardize", "percentile", "none"],
+    BeforeValidator(_advantage_scaling),
+    WithJsonSchema({"enum": ["standardize", "percentile", "none", True, False]}),
 ]
 TargetEntropy = Annotated[float | Literal["auto"], BeforeValidator(_target_entropy)]
 

@@ -5,9 +5,10 @@ The one block that takes unknown keys: they go to the environment's constructor.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from slm_lab.spec.block import (
     Block,
@@ -24,6 +25,17 @@ from slm_lab.spec.block import (
 
 Backend = Literal["auto", "gymnasium", "envpool", "ale", "playground"]
 
+_ATARI_GAMES = """
+Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider
+Berzerk Bowling Boxing Breakout Carnival Centipede ChopperCommand CrazyClimber Defender
+DemonAttack DoubleDunk ElevatorAction Enduro FishingDerby Freeway Frostbite Gopher Gravitar Hero
+IceHockey Jamesbond JourneyEscape Kangaroo Krull KungFuMaster MontezumaRevenge MsPacman
+NameThisGame Phoenix Pitfall Pong Pooyan PrivateEye Qbert Riverraid RoadRunner Robotank Seaquest
+Skiing Solaris SpaceInvaders StarGunner Surround Tennis TimePilot Tutankham UpNDown Venture
+VideoPinball WizardOfWor YarsRevenge Zaxxon
+"""
+_OLD_ATARI_ID = re.compile(r"(\w+?)(?:Deterministic|NoFrameskip)?-v[0-4]")
+
 # The clip that normalisation brings along when the spec names none.
 _NORMALIZED_CLIP = 10.0
 # Atari games score in units of 1 to 10,000: learning from signs lets them share one setting.
@@ -32,8 +44,6 @@ _ATARI_CLIP = 1.0
 
 def _clip_range(value: object) -> object:
     """c stands for [-c, c]."""
-    if value is None:
-        return None
     pair = value if isinstance(value, list | tuple) else (value, value)
     if len(pair) != 2 or any(isinstance(x, bool) or not isinstance(x, int | float) for x in pair):
         raise invalid(f"found {shown(value)}; expected a number c or a pair [low, high]")
@@ -41,6 +51,20 @@ def _clip_range(value: object) -> object:
     if low >= high:
         raise invalid(f"found {shown(value)}; expected low below high (a number c is [-c, c])")
     return (low, high)
+
+
+ClipRange = Annotated[
+    tuple[float, float],
+    BeforeValidator(_clip_range),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0},
+                {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
+            ]
+        }
+    ),
+]
 
 
 def _reward_scale(value: object) -> object:
@@ -69,7 +93,7 @@ class EnvSpec(Block):
     clip_obs: Positive | None = Field(
         default=None, description="Clip observations to +-this; 10 with normalize_obs unless given."
     )
-    clip_reward: Annotated[tuple[float, float] | None, BeforeValidator(_clip_range)] = Field(
+    clip_reward: ClipRange | None = Field(
         default=None,
         description="Clip rewards to +-number or [low, high]; 10 if normalized, 1 for ALE/.",
     )
@@ -109,6 +133,12 @@ class EnvSpec(Block):
         if data.get("normalize_reward"):
             data.setdefault("clip_reward", _NORMALIZED_CLIP)
         return {**data, "kwargs": kwargs}
+
+
+def current_env_id(name: str) -> str:
+    """An Atari id of before ALE's own, such as `VideoPinball-v0`, as it is called now."""
+    old = _OLD_ATARI_ID.fullmatch(name)
+    return f"ALE/{old[1]}-v5" if old and old[1] in _ATARI_GAMES.split() else name
 
 
 def key_complaint(key: str) -> str | None:

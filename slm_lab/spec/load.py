@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -9,10 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.error import Problem, SpecError, SpecWarning, nearest
 from slm_lab.spec.meta import MetaSpec
-from slm_lab.spec.schema import Spec, build_spec, write_value
+from slm_lab.spec.schema import V4_MESSAGE, Spec, build_spec, write_value
 from slm_lab.spec.text import (
     MAX_BYTES,
     PLACEHOLDER,
@@ -24,8 +27,11 @@ from slm_lab.spec.text import (
     parse,
     unfilled,
 )
+from slm_lab.spec.upgrade import is_v4, upgrade_spec
 
+DEFAULTS = "_defaults"
 _SUFFIXES = (".json", ".yaml", ".yml")
+_PRIVATE = ("_", "$")  # blocks to share, notes, and the `$schema` that editors look for
 _PACKAGE_PREFIX = "slm_lab/spec/"
 
 
@@ -37,17 +43,19 @@ def load_spec(file: str | Path, name: str | None = None, sets: Sequence[str] = (
     """
     path = find_spec_file(file)
     assignments = _read_sets(sets, path)
-    text = _read_text(path)
-    filled = [item for item in assignments if f"${{{item.key}}}" in text]
-    for item in filled:
+    text = template = _read_text(path)
+    for item in assignments:
         text = fill(text, item.key, item.value)
+    text = _fill_defaults(text, path)
     specs = _specs_in(text, path)
     name = _choose(specs, name, path)
     tree = coerce_numbers(specs[name])
     source = _source(path, name)
 
+    placeholders = _placeholders(template, name, path) if assignments else set()
+    filled = [item for item in assignments if item.key in placeholders]
     written = [item for item in assignments if item not in filled]
-    problems = [problem for item in written if (problem := _write(tree, item, path))]
+    problems = [problem for item in written if (problem := _write(tree, item, placeholders))]
     problems += [
         Problem(at, f"${{{key}}} is not filled. Add -s {key}=VALUE") for at, key in unfilled(tree)
     ]
@@ -93,7 +101,7 @@ class SpecCheck:
 def check_file(file: str | Path) -> list[SpecCheck]:
     """Every spec of a file checked; placeholders are filled with values that fit the file."""
     path = find_spec_file(file)
-    text = _read_text(path)
+    text = _fill_defaults(_read_text(path), path)
     for key in set(PLACEHOLDER.findall(text)):
         text = fill(text, key, _example_value(key, path))
     checks = []
@@ -103,6 +111,41 @@ def check_file(file: str | Path) -> list[SpecCheck]:
         except SpecError as error:
             checks.append(SpecCheck(name, error.problems))
     return checks
+
+
+def example_sets(file: str | Path, name: str) -> list[str]:
+    """`-s` values that fill what a spec leaves open, fit for its family of envs."""
+    path = find_spec_file(file)
+    open_keys = _placeholders(_fill_defaults(_read_text(path), path), name, path)
+    return [f"{key}={_example_value(key, path)}" for key in sorted(open_keys)]
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradedFile:
+    """A file of SLM Lab v4 as text in today's shape, and what changed, by spec."""
+
+    text: str
+    notes: dict[str, list[str]]
+
+
+def upgrade_file(file: str | Path) -> UpgradedFile:
+    """The whole file with every v4 spec in today's shape; the others stay as they are."""
+    path = find_spec_file(file)
+    tree = _lenient(_read_text(path))
+    if tree is None:
+        raise SpecError([Problem("", "neither JSON nor YAML holds specs here")], path.name)
+    single = is_v4(tree)  # saved with a run: the file is the spec
+    specs = {str(tree.get("name") or path.stem): tree} if single else tree
+    notes: dict[str, list[str]] = {}
+    for name, spec in list(specs.items()):
+        if is_v4(spec):
+            specs[name], notes[name] = upgrade_spec(spec)
+    if not notes:
+        raise SpecError([Problem("--upgrade", "no spec in the file has the v4 shape")], path.name)
+    upgraded = coerce_numbers(next(iter(specs.values())) if single else specs)
+    if path.suffix == ".json":
+        return UpgradedFile(json.dumps(upgraded, indent=2) + "\n", notes)
+    return UpgradedFile(yaml.safe_dump(upgraded, sort_keys=False), notes)
 
 
 def packaged_spec_dir() -> Path:
@@ -115,6 +158,13 @@ def packaged_specs() -> Iterator[tuple[Path, str]]:
     for path in _packaged_files():
         for name in spec_names(path):
             yield path.relative_to(packaged_spec_dir()), name
+
+
+def packaged_trees() -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """(file, spec name, plain tree) of every shipped spec, placeholders without a default left."""
+    for path in _packaged_files():
+        for name, tree in _specs_in(_fill_defaults(_read_text(path), path), path).items():
+            yield path.relative_to(packaged_spec_dir()), name, coerce_numbers(tree)
 
 
 def find_spec_file(file: str | Path) -> Path:
@@ -169,19 +219,62 @@ def _read_text(path: Path) -> str:
         raise SpecError([Problem("", str(error))], path.name) from None
 
 
+def _fill_defaults(text: str, path: Path) -> str:
+    """Placeholders that no flag filled take their value from the file's own `_defaults`.
+
+    So `slm-lab run FILE NAME` works as printed, and `-s max_frame=...` still reaches every place
+    that depends on the budget.
+    """
+    if DEFAULTS not in text:
+        return text
+    tree = _tree_of(text, path)
+    defaults = tree.get(DEFAULTS, {}) if isinstance(tree, dict) else {}
+    if not isinstance(defaults, dict) or not all(
+        isinstance(value, str | int | float) for value in defaults.values()
+    ):
+        message = "expected a mapping of placeholders to values, such as max_frame: 4e6"
+        raise SpecError([Problem(DEFAULTS, message)], path.name)
+    for key, value in defaults.items():
+        text = fill(text, key, str(value))
+    return text
+
+
+def _placeholders(template: str, name: str, path: Path) -> set[str]:
+    """The placeholders of one spec; of the whole file where it reads only once they are filled."""
+    try:
+        return {key for _, key in unfilled(_specs_in(template, path)[name])}
+    except (SpecError, KeyError):
+        return set(PLACEHOLDER.findall(template))
+
+
+def _tree_of(text: str, path: Path) -> Any:
+    try:
+        return parse(text, is_json=path.suffix == ".json")
+    except TextError as error:
+        if path.suffix == ".json" and (old := _lenient(text)) and any(map(is_v4, old.values())):
+            raise SpecError([Problem("agent", V4_MESSAGE)], path.name) from None
+        raise SpecError([Problem("", str(error))], path.name) from None
+
+
+def _lenient(text: str) -> dict[str, Any] | None:
+    """The mapping of a JSON text that may have commas too many, as v4 allowed; else None."""
+    try:
+        tree = parse(text, is_json=False)
+    except TextError:
+        return None
+    return tree if isinstance(tree, dict) else None
+
+
 def _specs_in(text: str, path: Path) -> dict[str, dict[str, Any]]:
     """The public specs of a file: its entries, or itself when it is a spec saved with a run."""
-    try:
-        tree = parse(text, is_json=path.suffix == ".json")
-    except TextError as error:
-        raise SpecError([Problem("", str(error))], path.name) from None
+    tree = _tree_of(text, path)
     if not isinstance(tree, dict):
         kind = "empty" if tree is None else f"a {type(tree).__name__}"
         message = f"the file is {kind}; expected a mapping of spec names to specs"
         raise SpecError([Problem("", message)], path.name)
     if "agent" in tree and "env" in tree:
         return {str(tree.get("name") or path.stem.removesuffix("_spec")): tree}
-    specs = {name: spec for name, spec in tree.items() if not name.startswith("_")}
+    specs = {name: spec for name, spec in tree.items() if not name.startswith(_PRIVATE)}
     for name, spec in specs.items():
         if not isinstance(spec, dict):
             message = "expected a spec: a mapping with agent, env and meta"
@@ -229,10 +322,10 @@ def _read_sets(sets: Sequence[str], path: Path) -> list[_Assignment]:
     return assignments
 
 
-def _write(tree: dict[str, Any], item: _Assignment, path: Path) -> Problem | None:
+def _write(tree: dict[str, Any], item: _Assignment, placeholders: set[str]) -> Problem | None:
     """Apply `-s a.b.c=value` to the tree."""
     if "." not in item.key:
-        return Problem(f"{item.flag} changes nothing", _where_to(tree, item, path))
+        return Problem(f"{item.flag} changes nothing", _where_to(tree, item, placeholders))
     as_number = number(item.value.strip())
     try:
         value = parse(item.value, is_json=False) if as_number is None else as_number
@@ -242,17 +335,17 @@ def _write(tree: dict[str, Any], item: _Assignment, path: Path) -> Problem | Non
     return problem and Problem(item.flag, problem.message)
 
 
-def _where_to(tree: dict[str, Any], item: _Assignment, path: Path) -> str:
-    placeholders = sorted(set(PLACEHOLDER.findall(_read_text(path))))
-    has = f"the placeholders {', '.join(placeholders)}" if placeholders else "no placeholders"
+def _where_to(tree: dict[str, Any], item: _Assignment, placeholders: set[str]) -> str:
+    names = ", ".join(sorted(placeholders))
+    has = f"the placeholders {names}" if placeholders else "no placeholders"
     paths = [dotted for dotted in _paths(tree) if dotted.rpartition(".")[2] == item.key]
     for block, model in (("env", EnvSpec), ("meta", MetaSpec)):
         if item.key in (block, *model.model_fields) and not paths:
             paths.append(f"{block}.name" if item.key == block else f"{block}.{item.key}")
     if not paths:
-        return f"the file has {has}; for any other key give its dotted path, as env.num_envs"
+        return f"the spec has {has}; for any other key give its dotted path, as env.num_envs"
     options = " or ".join(f"-s {dotted}={item.value}" for dotted in paths)
-    return f"the file has {has}. Did you mean {options}?"
+    return f"the spec has {has}. Did you mean {options}?"
 
 
 def _paths(tree: Any, prefix: str = "") -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from slm_lab.spec.block import Block, Count, CountOrZero, FreeMapping, SmallCount, Whole
 
@@ -58,9 +58,11 @@ class MetaSpec(Block):
     checkpoint_frequency: Count | None = Field(
         default=None, description="Frames between saved checkpoints; null is automatic."
     )
-    rigorous_eval: Annotated[CountOrZero, BeforeValidator(_count_of_truth)] = Field(
-        default=0, description="Not 0: evaluate in a separate env."
-    )
+    rigorous_eval: Annotated[
+        CountOrZero,
+        BeforeValidator(_count_of_truth),
+        WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0}]}),
+    ] = Field(default=0, description="Not 0: evaluate in a separate env.")
     search_resources: FreeMapping = Field(
         default={"cpu": 1, "gpu": 0}, description="What one trial of a search takes: cpu, gpu."
     )
@@ -70,7 +72,11 @@ class MetaSpec(Block):
     random_seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] | None = Field(
         default=None, description="Seed that all random streams come from; null draws one."
     )
-    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_on_off)] = Field(
+    compile: Annotated[
+        Literal["auto", "on", "off"],
+        BeforeValidator(_on_off),
+        WithJsonSchema({"enum": ["auto", "on", "off", True, False]}),
+    ] = Field(
         default="auto", description="Compile the learning step; auto decides by expected work."
     )
     threads: SmallCount | None = Field(

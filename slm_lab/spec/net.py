@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from slm_lab.spec.block import (
     Block,
@@ -333,7 +333,11 @@ def _cell_type(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
 
 
-Activation = Annotated[str, BeforeValidator(_activation)]
+Activation = Annotated[
+    str,
+    BeforeValidator(_activation),
+    WithJsonSchema({"type": "string", "examples": sorted(ACTIVATIONS)}),
+]
 Widths = tuple[SmallCount, ...]
 ConvLayers = Annotated[tuple[tuple[int | tuple[int, int], ...], ...], BeforeValidator(_conv_layers)]
 
@@ -345,7 +349,11 @@ class _NetKeys(Block):
     out_layer_activation: Annotated[
         str | tuple[str | None, ...] | None, BeforeValidator(_activations)
     ] = Field(default=None, description="Activation of the output, or a list with one per head.")
-    init_fn: Annotated[str | None, BeforeValidator(_init_fn)] = Field(
+    init_fn: Annotated[
+        str | None,
+        BeforeValidator(_init_fn),
+        WithJsonSchema({"enum": [*sorted(INIT_FNS), None]}),
+    ] = Field(
         default=None,
         description="Weight initialisation, a torch.nn.init name; null is torch's default.",
     )
@@ -371,9 +379,9 @@ class _NetKeys(Block):
     polyak_coef: Fraction = Field(
         default=0.0, description="Share of the online weights, for polyak."
     )
-    gpu: Annotated[bool | None, BeforeValidator(_gpu)] = Field(
-        default=None, description="Use CUDA: true, false, or null (auto) for when present."
-    )
+    gpu: Annotated[
+        bool | None, BeforeValidator(_gpu), WithJsonSchema({"enum": ["auto", True, False, None]})
+    ] = Field(default=None, description="Use CUDA: true, false, or null (auto) for when present.")
     cuda_id: Whole | None = Field(
         default=None, description="CUDA device; chosen at run time when null."
     )

@@ -23,7 +23,7 @@ from slm_lab.spec.algorithm import (
     canonical_algorithm,
 )
 from slm_lab.spec.block import Block, FreeMapping, Report, build_block, shown
-from slm_lab.spec.env import EnvSpec, key_complaint
+from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
 from slm_lab.spec.memory import (
     MEMORIES,
@@ -35,6 +35,7 @@ from slm_lab.spec.meta import FORMER_META_KEYS, SAVED_RUN_KEYS, MetaSpec
 from slm_lab.spec.net import HEAD_STD_KEYS, NET_KEYS, NETS, TARGET_KEYS, NetSpec
 from slm_lab.spec.search import check_search, flatten_search
 from slm_lab.spec.text import TextError, check_json
+from slm_lab.spec.upgrade import is_v4
 
 _BLOCKS = ("agent", "env", "meta", "search")
 
@@ -44,10 +45,20 @@ _ABSENT = {
 }
 
 
+_DEFAULT_HORIZON = 128
+
+V4_MESSAGE = (
+    "this is the shape of SLM Lab v4, with lists of agents and envs and a `body`. "
+    "`slm-lab spec --upgrade FILE` writes the file in today's shape."
+)
+
+
 class AgentSpec(Block):
     """What acts and learns."""
 
-    name: str = Field(description="Label of the agent; any text.")
+    name: str = Field(
+        default="", description="Label of the agent; the algorithm's name if there is none."
+    )
     algorithm: AlgorithmSpec = Field(description="The learning algorithm.")
     memory: MemorySpec = Field(description="Where experience is kept.")
     net: NetSpec = Field(description="The net; the actor's where actor and critic differ.")
@@ -61,7 +72,7 @@ class Spec(Block):
     """One validated experiment. Immutable; `with_values` makes a changed copy."""
 
     name: str = Field(description="Name of the run.")
-    agent: AgentSpec = Field(description="What acts and learns.")
+    agent: AgentSpec = Field(description="Algorithm, memory and nets.")
     env: EnvSpec = Field(description="What it acts in.")
     meta: MetaSpec = Field(description="The run around it.")
     search: FreeMapping = Field(
@@ -163,12 +174,8 @@ def _plain(value: Any) -> Any:
 
 
 def _build(tree: dict[str, Any], name: str, report: Report) -> Spec | None:
-    if "body" in tree or isinstance(tree.get("agent"), list) or isinstance(tree.get("env"), list):
-        report.problem(
-            "agent",
-            "this is the shape of SLM Lab v4. Make `agent` and `env` mappings (the first entry of "
-            "each list), remove `body`, and move `algorithm`, `memory` and `net` under `agent`.",
-        )
+    if is_v4(tree):
+        report.problem("agent", V4_MESSAGE)
         return None
     blocks: dict[str, dict[str, Any]] = {}
     for key in sorted(tree.keys() - {"name", *_BLOCKS}):
@@ -200,6 +207,10 @@ def _build_env(tree: dict[str, Any], report: Report) -> EnvSpec | None:
     for key, complaint in complaints.items():
         report.problem(f"env.{key}", complaint)
     given = {key: value for key, value in tree.items() if key not in complaints}
+    name = given.get("name")
+    if isinstance(name, str) and current_env_id(name) != name:
+        given["name"] = current_env_id(name)
+        report.warnings.append(f"env.name: {name} is called {given['name']} now, and that is used")
     return build_block(EnvSpec, given, "env", report, label="env")
 
 
@@ -231,6 +242,8 @@ def _build_agent(tree: dict[str, Any], report: Report) -> AgentSpec | None:
         parts.setdefault("memory", {}).setdefault("name", "OnPolicyBatchReplay")
         if "type" not in parts.setdefault("net", {}):
             parts["net"] = {"type": "MLPNet", "hid_layers": [], "hid_layers_activation": "relu"}
+    if name in ("PPO", "PPOSIL"):
+        _rollouts_for_episodes(name, parts, report)
     algorithm = _build_algorithm(name, parts["algorithm"], report)
     memory = _build_memory(name, parts.get("memory"), report)
     net, critic_net = _build_nets(name, parts.get("net"), tree.get("critic_net"), report)
@@ -246,6 +259,21 @@ def _build_agent(tree: dict[str, Any], report: Report) -> AgentSpec | None:
         memory=cast(MemorySpec, memory),
         net=cast(NetSpec, net),
         critic_net=cast("NetSpec | None", critic_net),
+    )
+
+
+def _rollouts_for_episodes(name: str, parts: dict[str, dict[str, Any]], report: Report) -> None:
+    """Old specs gave PPO an episodic memory, with which it never ran; it gets a rollout instead."""
+    memory, algorithm = parts.get("memory", {}), parts["algorithm"]
+    if memory.get("name") not in ("OnPolicyReplay", "OnPolicyCrossEntropy"):
+        return
+    found, memory["name"] = memory["name"], "OnPolicyBatchReplay"
+    memory.pop("cross_entropy", None)
+    if algorithm.get("time_horizon") is None:
+        algorithm["time_horizon"] = _DEFAULT_HORIZON
+    report.warnings.append(
+        f"agent.memory.name: {name} learns from rollouts, not from the episodes of {found}; "
+        f"OnPolicyBatchReplay with time_horizon = {algorithm['time_horizon']} is used"
     )
 
 
@@ -416,6 +444,12 @@ def _cross_check(spec: Spec, report: Report) -> None:
     if has_target and net.update_type == "polyak" and net.polyak_coef == 0:
         report.warnings.append(
             "agent.net.polyak_coef: 0 freezes the target net; it is the share of new weights"
+        )
+    if meta.distributed and getattr(algorithm, "normalize_v_targets", False):
+        report.problem(
+            "agent.algorithm.normalize_v_targets",
+            f"the value scale would be each worker's own with meta.distributed: {meta.distributed}."
+            " Set one of them to false.",
         )
     if meta.log_frequency > env.max_frame:
         report.warnings.append(

@@ -8,8 +8,8 @@ from typing import Any
 from slm_lab.spec.block import Report, shown
 from slm_lab.spec.error import did_you_mean
 
-# Distribution -> what its list of arguments holds.
-_ARGUMENTS = {
+# Distribution -> what its list of arguments holds; `choice` takes any number of options.
+DISTRIBUTIONS = {
     "choice": "options",
     "uniform": "low, high",
     "quniform": "low, high, step",
@@ -47,10 +47,10 @@ def check_search(search: Mapping[str, Any], tree: Mapping[str, Any], report: Rep
         path, distribution = split_search_key(key)
         if distribution == "grid_search":
             report.problem(f"search.{key}", "grid_search is not supported. Use `choice`.")
-        elif not path or distribution not in _ARGUMENTS:
+        elif not path or distribution not in DISTRIBUTIONS:
             report.problem(f"search.{key}", _not_a_distribution(key, path, distribution))
         elif complaint := _bad_arguments(distribution, arguments):
-            form = _ARGUMENTS[distribution]
+            form = DISTRIBUTIONS[distribution]
             report.problem(
                 f"search.{key}",
                 f"found {shown(arguments)}; {complaint}. {distribution} takes [{form}].",
@@ -62,13 +62,13 @@ def check_search(search: Mapping[str, Any], tree: Mapping[str, Any], report: Rep
 
 
 def _not_a_distribution(key: str, path: str, distribution: str) -> str:
-    for known in _ARGUMENTS:
+    for known in DISTRIBUTIONS:
         if not path and key.endswith(f"_{known}"):
             right = f"{key.removesuffix(f'_{known}')}__{known}"
             return f"a distribution follows two underscores. Did you mean `{right}`?"
     if path:
-        return f"unknown distribution. {did_you_mean(distribution, _ARGUMENTS)}"
-    return f"expected KEY__DISTRIBUTION, with one of {', '.join(_ARGUMENTS)}."
+        return f"unknown distribution. {did_you_mean(distribution, DISTRIBUTIONS)}"
+    return f"expected KEY__DISTRIBUTION, with one of {', '.join(DISTRIBUTIONS)}."
 
 
 def _bad_arguments(distribution: str, arguments: Any) -> str:
@@ -78,7 +78,7 @@ def _bad_arguments(distribution: str, arguments: Any) -> str:
         return "" if arguments else "expected at least one option"
     if any(isinstance(x, bool) or not isinstance(x, int | float) for x in arguments):
         return "expected numbers"
-    if len(arguments) != len(_ARGUMENTS[distribution].split(", ")):
+    if len(arguments) != len(DISTRIBUTIONS[distribution].split(", ")):
         return "wrong number of arguments"
     first, second = arguments[:2]
     if distribution.endswith("randn"):

@@ -16,7 +16,7 @@ from slm_lab.agent.agent import Agent
 from slm_lab.agent.divergence import DivergenceError, check_finite
 from slm_lab.agent.make import make_agent
 from slm_lab.experiment.loop import Loop
-from slm_lab.spec import Spec
+from slm_lab.spec import Spec, SpecError
 from slm_lab.types import ActionType, Spaces, Transition
 
 MakeSpec = Callable[..., Spec]
@@ -307,3 +307,14 @@ STATEFUL_OFF_POLICY = {
 
 def _equal(a: Any, b: Any) -> bool:
     return torch.equal(a, b) if isinstance(a, Tensor) else bool(a == b)
+
+
+@pytest.mark.parametrize(
+    ("key", "size"),
+    [("agent.net.hid_layers", [10**6, 10**6]), ("agent.algorithm.time_horizon", 10**12)],
+)
+def test_what_no_machine_can_hold_is_a_mistake_in_the_spec(
+    make_spec: MakeSpec, key: str, size: Any
+) -> None:
+    with pytest.raises(SpecError, match="does not fit into memory"):
+        make_agent(make_spec("PPO").with_values({key: size}), SPACES, seed=0)

@@ -13,6 +13,8 @@ from slm_lab.agent.algorithm.distribution import (
     Bernoulli,
     Categorical,
     Family,
+    Gumbel,
+    LogNormal,
     MultiCategorical,
     Noise,
     NoiseKind,
@@ -274,3 +276,34 @@ def test_a_wrong_pdtype_is_refused_with_key_finding_and_remedy(
     assert pdtype in message
     assert action_type in message
     assert "Use default or" in message
+
+
+def test_gumbel_equals_torch() -> None:
+    loc, log_scale, action = random(5, 1), random(5, 1, seed=1), random(5, 1, seed=2)
+    ours = Gumbel(loc, log_scale)
+    theirs = distributions.Gumbel(loc, log_scale.exp())
+    torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action).sum(-1))
+    torch.testing.assert_close(ours.entropy(), theirs.entropy().sum(-1))
+    torch.testing.assert_close(ours.mode(), theirs.mode)
+
+
+def test_gumbel_actions_come_from_gumbel_noise() -> None:
+    family = make_family(spaces("continuous", (1,)), "Gumbel")
+    assert family.noise_kind == "gumbel"
+    policy = family([torch.tensor([[1.0, math.log(2.0)]]).expand(20_000, 2)])
+    action = policy.sample(draws("gumbel", 20_000, 1))
+    assert action.mean().item() == pytest.approx(1.0 + 2.0 * 0.5772, abs=0.06)
+
+
+def test_log_normal_equals_torch() -> None:
+    mean, log_std, action = random(5, 1), random(5, 1, seed=1), random(5, 1, seed=2).exp()
+    ours, theirs = LogNormal(mean, log_std), distributions.LogNormal(mean, log_std.exp())
+    torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action).sum(-1))
+    torch.testing.assert_close(ours.entropy(), theirs.entropy().sum(-1))
+    torch.testing.assert_close(ours.mode(), theirs.mode)
+    assert ours.sample(random(5, 1, seed=3)).gt(0).all()
+
+
+def test_a_drawn_relaxed_one_hot_is_a_categorical_action() -> None:
+    policy = make_family(spaces("discrete", (3,)), "GumbelSoftmax")([random(5, 3)])
+    assert isinstance(policy, Categorical)

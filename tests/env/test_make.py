@@ -1,6 +1,7 @@
 import sys
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from slm_lab.env import EnvError, make_env
@@ -139,3 +140,45 @@ def test_the_back_ends_agree_on_the_spaces_of_what_auto_may_choose(env_spec, nam
         for backend in ("gymnasium", "envpool")
     ]
     assert spaces[0] == spaces[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "obs", "action"),
+    [
+        ("CartPole-v1", 4, ("discrete", (2,))),
+        ("Acrobot-v1", 6, ("discrete", (3,))),
+        ("Pendulum-v1", 3, ("continuous", (1,))),
+        ("MountainCar-v0", 2, ("discrete", (3,))),
+        ("MountainCarContinuous-v0", 2, ("continuous", (1,))),
+        ("LunarLander-v3", 8, ("discrete", (4,))),
+        ("LunarLanderContinuous-v3", 8, ("multi_continuous", (2,))),
+        ("BipedalWalker-v3", 24, ("multi_continuous", (4,))),
+        ("Ant-v5", 105, ("multi_continuous", (8,))),
+        ("HalfCheetah-v5", 17, ("multi_continuous", (6,))),
+        ("Hopper-v5", 11, ("multi_continuous", (3,))),
+        ("Humanoid-v5", 348, ("multi_continuous", (17,))),
+        ("HumanoidStandup-v5", 348, ("multi_continuous", (17,))),
+        ("InvertedDoublePendulum-v5", 9, ("continuous", (1,))),
+        ("InvertedPendulum-v5", 4, ("continuous", (1,))),
+        ("Pusher-v5", 23, ("multi_continuous", (7,))),
+        ("Reacher-v5", 10, ("multi_continuous", (2,))),
+        ("Swimmer-v5", 8, ("multi_continuous", (2,))),
+        ("Walker2d-v5", 17, ("multi_continuous", (6,))),
+    ],
+)
+def test_the_envs_of_the_benchmarks_can_be_made_and_stepped(env_spec, name, obs, action):
+    env = make_env(env_spec(name, num_envs=2), seed=0)
+    spaces = env.spaces
+    assert env.reset().shape == (2, obs)
+    assert (spaces.action_type, spaces.action_sizes) == action
+    shape = (2,) if spaces.action_type == "discrete" else (2, *spaces.action_sizes)
+    transition = env.step(np.zeros(shape, np.int64 if shape == (2,) else np.float32))
+    assert transition.next_obs.shape == (2, obs)
+    env.close()
+
+
+def test_a_playground_env_without_its_package_names_the_extra(env_spec, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco_playground", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EnvError, match=r"pip install 'slm-lab\[playground\]'"):
+        make_env(env_spec("playground/CartpoleBalance"), seed=0)

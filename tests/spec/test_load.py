@@ -163,6 +163,41 @@ def test_other_specs_of_the_file_may_keep_theirs(templated, ppo):
     assert load_spec(templated, "plain").env.max_frame == 1000
 
 
+def test_a_flag_that_only_another_spec_of_the_file_would_use_is_refused(templated, ppo):
+    specs = json.loads(templated.read_text())
+    templated.write_text(json.dumps({**specs, "plain": ppo}))
+    message = refusal(templated, "plain", ("max_frame=1000",))
+    assert "-s max_frame=1000 changes nothing: the spec has no placeholders" in message
+
+
+def test_a_placeholder_that_no_flag_fills_takes_the_default_of_the_file(templated):
+    specs = json.loads(templated.read_text())
+    templated.write_text(json.dumps({"_defaults": {"max_frame": "4e6"}, **specs}))
+    assert load_spec(templated, "ppo_many", ["env=CartPole-v1"]).env.max_frame == 4_000_000
+    both = ["env=CartPole-v1", "max_frame=1e6"]
+    assert load_spec(templated, "ppo_many", both).env.max_frame == 1_000_000
+    assert "env.name: ${env} is not filled" in refusal(templated, "ppo_many")
+
+
+def test_a_default_env_leaves_the_run_name_alone(templated):
+    specs = json.loads(templated.read_text())
+    defaults = {"env": "CartPole-v1", "max_frame": 20000}
+    templated.write_text(json.dumps({"_defaults": defaults, **specs}))
+    assert load_spec(templated, "ppo_many").name == "ppo_many"
+
+
+@pytest.mark.parametrize("defaults", [[1], "max_frame", {"max_frame": [1]}, {"max_frame": None}])
+def test_defaults_that_are_no_values_are_refused(templated, defaults):
+    specs = json.loads(templated.read_text())
+    templated.write_text(json.dumps({"_defaults": defaults, **specs}))
+    assert "_defaults: expected a mapping of placeholders" in refusal(templated, "ppo_many")
+
+
+def test_notes_and_the_schema_of_a_file_are_no_specs(ppo, write):
+    file = write("a.json", {"$schema": "spec.schema.json", "_about": ["PPO"], "a": ppo})
+    assert spec_names(file) == ["a"]
+
+
 # -s on dotted paths
 
 
@@ -212,7 +247,7 @@ def test_a_wrong_assignment_is_blamed_on_its_flag(ppo, write, flag, hint):
 def test_a_plain_word_without_a_placeholder_gets_the_dotted_path(ppo, write, templated):
     hard_coded = write("a.json", {"a": ppo})
     message = refusal(hard_coded, "a", ("max_frame=1000",))
-    assert "-s max_frame=1000 changes nothing: the file has no placeholders" in message
+    assert "-s max_frame=1000 changes nothing: the spec has no placeholders" in message
     assert "Did you mean -s env.max_frame=1000?" in message
     assert "-s env.name=Pong" in refusal(hard_coded, "a", ("env=Pong",))
     assert "the placeholders env, max_frame" in refusal(templated, "ppo_many", ("foo=1",))

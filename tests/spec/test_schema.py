@@ -510,3 +510,23 @@ def test_a_search_key_that_cannot_be_sampled_is_refused(ppo, key, arguments):
 def test_searching_a_key_the_spec_lacks_is_warned_about(ppo):
     ppo["search"] = {"agent.net.lr_decay_frequency__choice": [1, 2]}
     assert "agent.net.lr_decay_frequency" in warned(ppo)[1][0]
+
+
+def test_an_old_atari_id_is_read_as_the_current_one_and_told(ppo):
+    ppo["env"]["name"] = "VideoPinball-v0"
+    spec, told = warned(ppo)
+    assert spec.env.name == "ALE/VideoPinball-v5"
+    assert "VideoPinball-v0" in told[0]
+    assert spec_from_dict({**ppo, "env": {**ppo["env"], "name": "MountainCar-v0"}}).env.name == (
+        "MountainCar-v0"
+    )
+
+
+def test_ppo_with_the_episodes_of_old_specs_gets_a_rollout_and_says_so(ppo):
+    ppo["agent"]["memory"]["name"] = "OnPolicyReplay"
+    del ppo["agent"]["algorithm"]["time_horizon"]
+    spec, told = warned(ppo)
+    assert spec.agent.memory.name == "OnPolicyBatchReplay"
+    assert isinstance(spec.agent.algorithm, PPOSpec)
+    assert spec.agent.algorithm.time_horizon == 128
+    assert "agent.memory.name: PPO learns from rollouts" in told[0]

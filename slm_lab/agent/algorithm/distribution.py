@@ -9,7 +9,7 @@ random state.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -171,6 +171,51 @@ class TanhNormal:
         return Normal(self.mean, self.log_std)
 
 
+@dataclass(frozen=True)
+class Gumbel:
+    """Gumbel, skewed to the right of its mode."""
+
+    mean: Tensor  # its mode, called so for the net's first output
+    log_std: Tensor
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return self.mean + self.log_std.exp() * noise
+
+    def mode(self) -> Tensor:
+        return self.mean
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        scaled = (action - self.mean) * (-self.log_std).exp()
+        return (-scaled - (-scaled).exp() - self.log_std).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return (self.log_std + 1.0 + np.euler_gamma).sum(-1)
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """exp of a Gaussian: positive actions."""
+
+    mean: Tensor
+    log_std: Tensor
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return self._normal().sample(noise).exp()
+
+    def mode(self) -> Tensor:
+        return (self.mean - (2.0 * self.log_std).exp()).exp()
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        log_action = action.log()
+        return self._normal().log_prob(log_action) - log_action.sum(-1)
+
+    def entropy(self) -> Tensor:
+        return self._normal().entropy() + self.mean.sum(-1)
+
+    def _normal(self) -> Normal:
+        return Normal(self.mean, self.log_std)
+
+
 def _log_det_tanh(u: Tensor) -> Tensor:
     """log(1 - tanh(u)^2), stable for large |u|."""
     return 2.0 * (_LOG_2 - u - F.softplus(-2.0 * u))
@@ -196,7 +241,7 @@ class Family:
     @property
     def noise_kind(self) -> NoiseKind:
         if self.spaces.is_continuous:
-            return "normal"
+            return "gumbel" if self.pdtype == "Gumbel" else "normal"
         return "uniform" if self.spaces.action_type == "multi_binary" else "gumbel"
 
     @property
@@ -214,8 +259,7 @@ class Family:
             case _:
                 mean, log_std = heads if len(heads) == 2 else heads[0].chunk(2, -1)
                 log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
-                kind = TanhNormal if self.pdtype == "NormalTanh" else Normal
-                return kind(mean, log_std)
+                return _CONTINUOUS[self.pdtype](mean, log_std)
 
     def to_env(self, action: Tensor) -> Tensor:
         """What the env executes. Samples are stored unchanged; only the env sees them bounded."""
@@ -226,6 +270,13 @@ class Family:
         return action
 
 
+_CONTINUOUS: dict[str, Callable[[Tensor, Tensor], Distribution]] = {
+    "Normal": Normal,
+    "MultivariateNormal": Normal,  # diagonal, as in the original
+    "NormalTanh": TanhNormal,
+    "Gumbel": Gumbel,
+    "LogNormal": LogNormal,
+}
 _DEFAULT_PDTYPE = {
     "discrete": "Categorical",
     "multi_discrete": "MultiCategorical",
@@ -234,10 +285,11 @@ _DEFAULT_PDTYPE = {
     "multi_continuous": "Normal",
 }
 _PDTYPES = {
-    "discrete": ("Categorical",),
+    # A relaxed one-hot, drawn from, has the probabilities of the categorical.
+    "discrete": ("Categorical", "GumbelSoftmax"),
     "multi_discrete": ("MultiCategorical",),
     "multi_binary": ("Bernoulli",),
-    "continuous": ("Normal", "NormalTanh"),
+    "continuous": ("Normal", "NormalTanh", "Gumbel", "LogNormal"),
     "multi_continuous": ("Normal", "MultivariateNormal", "NormalTanh"),
 }
 

@@ -54,7 +54,8 @@ def numpy_forward(net: nn.Module, rows: int) -> Forward | None:
             activate(x)
         heads = [x @ weight + bias for weight, bias in outputs]
         if log_std is not None:
-            heads.append(np.broadcast_to(log_std, heads[0].shape))
+            # Copied, because torch warns of arrays that cannot be written, such as a broadcast.
+            heads.append(np.broadcast_to(log_std, heads[0].shape).copy())
         return heads
 
     return forward

@@ -1,0 +1,144 @@
+"""`slm-lab spec` and `slm-lab specs`: look at spec files, check, convert and list them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slm_lab.cli.options import BAD_INPUT, Sets
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(spec)
+    app.command()(specs)
+
+
+def spec(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE [NAME]", help="A spec file and a name in it; with --check, files."
+        ),
+    ] = None,
+    sets: Sets = None,
+    check: Annotated[bool, typer.Option("--check", help="Validate whole files.")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="Write a file of SLM Lab v4 in today's shape.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File that --upgrade writes.")
+    ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of spec files, for editors.")
+    ] = False,
+    docs: Annotated[
+        bool, typer.Option("--docs", help="Print the reference of all keys, in Markdown.")
+    ] = False,
+) -> None:
+    """Print a resolved spec, or check whole files. Without arguments: list the shipped specs."""
+    from slm_lab.spec import load_spec, packaged_specs
+
+    if schema:
+        from slm_lab.spec.json_schema import file_schema
+
+        typer.echo(json.dumps(file_schema(), indent=2))
+    elif docs:
+        from slm_lab.spec.reference import reference_page
+
+        typer.echo(reference_page(), nl=False)
+    elif not files:
+        for path, spec_name in packaged_specs():
+            typer.echo(f"{path.as_posix()}  {spec_name}")
+    elif check:
+        raise typer.Exit(_check_files(files))
+    elif upgrade:
+        if len(files) != 1:
+            raise typer.BadParameter("--upgrade takes one FILE")
+        _upgrade(files[0], output)
+    elif len(files) > 2:
+        raise typer.BadParameter("give one FILE and one NAME, or --check FILE…")
+    else:
+        name = files[1] if len(files) == 2 else None
+        typer.echo(json.dumps(load_spec(files[0], name, sets=sets or []).to_dict(), indent=2))
+
+
+def specs(
+    pattern: Annotated[
+        str, typer.Argument(help="Part of a name, file, algorithm or env; * and ? work.")
+    ] = "",
+) -> None:
+    """List the shipped specs: name, file, algorithm, env, budget, target."""
+    from slm_lab.spec.catalog import catalog
+
+    rows = [
+        (
+            entry.name,
+            entry.file.as_posix(),
+            entry.algorithm,
+            entry.env or "-s env=…",
+            "-s max_frame=…" if entry.max_frame is None else f"{entry.max_frame:,}",
+            "by env" if entry.env is None else "" if entry.target is None else f"{entry.target:g}",
+        )
+        for entry in catalog(pattern)
+    ]
+    if not rows:
+        typer.echo(f"No shipped spec fits `{pattern}`. `slm-lab specs` lists them all.", err=True)
+        raise typer.Exit(BAD_INPUT)
+    head = ("NAME", "FILE", "ALGORITHM", "ENV", "FRAMES", "TARGET")
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        cells = [cell.ljust(width) for cell, width in zip(row[:4], widths[:4], strict=True)]
+        cells += [cell.rjust(width) for cell, width in zip(row[4:], widths[4:], strict=True)]
+        typer.echo("  ".join(cells).rstrip())
+
+
+def _upgrade(file: str, output: Path | None) -> None:
+    """Write the converted file beside the old one, which stays; tell what changed."""
+    from slm_lab.spec import Problem, SpecError, check_file, find_spec_file, upgrade_file
+
+    path = find_spec_file(file)
+    upgraded = upgrade_file(path)
+    target = output or Path(f"{path.stem}_v5{path.suffix}")
+    if target.exists():
+        fix = "exists already; name another file with --output, or move that one away"
+        raise SpecError([Problem(str(target), fix)], "the command")
+    target.write_text(upgraded.text)
+    for name, notes in upgraded.notes.items():
+        typer.echo(name)
+        for note in notes:
+            typer.echo(f"  {note}")
+    typer.echo(f"Wrote {target}. Checking it:")
+    results = check_file(target)
+    for result in results:
+        typer.echo(f"{'ok' if result.ok else 'FAIL':4}  {result.name}")
+        for problem in result.problems:
+            typer.echo(f"      {problem}")
+    if not all(result.ok for result in results):
+        raise typer.Exit(BAD_INPUT)
+
+
+def _check_files(files: list[str]) -> int:
+    from slm_lab.spec import SpecError, check_file
+
+    failures = 0
+    for file in files:
+        try:
+            results = check_file(file)
+        except SpecError as error:
+            failures += 1
+            typer.echo(f"FAIL  {file}")
+            for problem in error.problems:
+                typer.echo(f"      {problem}")
+            continue
+        for result in results:
+            typer.echo(f"{'ok' if result.ok else 'FAIL':4}  {file}  {result.name}")
+            for problem in result.problems:
+                failures += 1
+                typer.echo(f"      {problem}")
+            for warning in result.warnings:
+                typer.echo(f"      warning: {warning}")
+    return BAD_INPUT if failures else 0

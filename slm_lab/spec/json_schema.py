@@ -1,0 +1,162 @@
+"""A JSON Schema of spec files, made from the typed spec, so that editors complete and check them.
+
+Pydantic describes what a built spec holds; authors write a little differently, and this is where
+the two meet: a union is chosen by its `name` or `type`, numbers may be placeholders, an optimiser's
+arguments stand beside its name, and one net block may speak for actor and critic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slm_lab.spec.net import HEAD_STD_KEYS, LOSSES, NETS, OPTIMIZERS, SCHEDULERS
+from slm_lab.spec.schema import Spec
+from slm_lab.spec.search import DISTRIBUTIONS
+
+Schema = dict[str, Any]
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+# What may stand for a number: a placeholder, or one that YAML reads as text, such as 1e-3.
+_NUMBER_AS_TEXT = {
+    "type": "string",
+    "pattern": r"^(\$\{\w+\}|[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)$",
+}
+
+
+def spec_schema() -> Schema:
+    """The schema of one built spec, as pydantic sees it."""
+    return Spec.model_json_schema()
+
+
+def file_schema() -> Schema:
+    """The schema of a whole file: a mapping of spec names to specs."""
+    schema = spec_schema()
+    blocks: dict[str, Schema] = schema.pop("$defs")
+    for name, block in blocks.items():
+        blocks[name] = _as_written(block)
+    _take_any_key(blocks["EnvSpec"])
+    for kind in NETS:
+        _name_actor_and_critic(blocks[f"{kind}Spec"])
+    arguments = {key: value for kwargs in OPTIMIZERS.values() for key, value in kwargs.items()}
+    _open_arguments(
+        blocks["OptimSpec"], sorted(OPTIMIZERS), {k: _typed(v) for k, v in arguments.items()}
+    )
+    _open_arguments(blocks["SchedulerSpec"], sorted(SCHEDULERS), None)
+    _open_arguments(blocks["LossSpec"], sorted(LOSSES.values()), None)
+
+    spec = _as_written(schema)
+    spec["required"] = ["agent", "env", "meta"]  # a spec in a file is named by its key
+    spec["properties"]["search"] |= {
+        "patternProperties": {f"__({'|'.join(DISTRIBUTIONS)})$": {"type": "array"}},
+        "additionalProperties": {"type": "object"},
+    }
+    # Random has neither memory nor net to speak of.
+    blocks["AgentSpec"]["required"] = ["algorithm"]
+    return {
+        "$schema": _DIALECT,
+        "title": "SLM Lab spec file",
+        "description": "Spec names -> specs. Names that begin with _ are never run.",
+        "type": "object",
+        "properties": {
+            "$schema": {"type": "string", "description": "This schema, for editors."},
+            "_about": {"description": "What the file is for and how to run it."},
+            "_defaults": {
+                "type": "object",
+                "description": "Values of ${placeholders} that no -s flag fills.",
+                "additionalProperties": {"type": ["string", "number"]},
+            },
+        },
+        "patternProperties": {"^_": {}},
+        "additionalProperties": {"$ref": "#/$defs/Spec"},
+        "$defs": {"Spec": spec, **blocks},
+    }
+
+
+def _as_written(block: Schema) -> Schema:
+    """A block as authors write it: null for a default, placeholders for numbers."""
+    required = block.get("required", [])
+    properties = {}
+    for key, schema in block.get("properties", {}).items():
+        written = _loosened(schema)
+        if key not in required and not _allows_null(written):
+            about = {k: written.pop(k) for k in ("description", "default") if k in written}
+            written = {"anyOf": [written, {"type": "null"}], **about}
+        properties[key] = written
+    return {**block, "properties": properties}
+
+
+def _loosened(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_loosened(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "discriminator" in schema:
+        return _choice(schema)
+    schema = {k: _loosened(v) for k, v in schema.items() if k != "title"}
+    # Limits that pydantic leaves in its own words behind a validator.
+    for word, keyword in (("ge", "minimum"), ("le", "maximum"), ("gt", "exclusiveMinimum")):
+        if word in schema:
+            schema[keyword] = schema.pop(word)
+    if schema.get("type") in ("integer", "number"):
+        about = {k: schema.pop(k) for k in ("description", "default") if k in schema}
+        return {"anyOf": [schema, _NUMBER_AS_TEXT], **about}
+    return schema
+
+
+def _choice(schema: Schema) -> Schema:
+    """A union that one key decides, as if/then: editors then complete and check that branch."""
+    key, options = schema["discriminator"]["propertyName"], schema["discriminator"]["mapping"]
+    return {
+        **{k: v for k, v in schema.items() if k == "description"},
+        "type": "object",
+        "required": [key],
+        "properties": {key: {"enum": sorted(options)}},
+        "allOf": [
+            {"if": {"properties": {key: {"const": option}}}, "then": {"$ref": reference}}
+            for option, reference in sorted(options.items())
+        ],
+    }
+
+
+def _allows_null(schema: Schema) -> bool:
+    return any(option == {"type": "null"} for option in schema.get("anyOf", []))
+
+
+def _take_any_key(block: Schema) -> None:
+    block["additionalProperties"] = True  # for the env's constructor
+
+
+def _name_actor_and_critic(block: Schema) -> None:
+    """actor_KEY is for the actor alone, critic_KEY for the critic."""
+    shared = {"type", *HEAD_STD_KEYS}
+    own = {key: value for key, value in block["properties"].items() if key not in shared}
+    for who in ("actor", "critic"):
+        block["properties"] |= {
+            f"{who}_{key}": {
+                **schema,
+                "description": f"{schema['description']} Of the {who} alone.",
+            }
+            for key, schema in own.items()
+        }
+    # A key may be given for each of the two instead of for both.
+    block["required"] = ["type"]
+
+
+def _open_arguments(block: Schema, names: list[str], arguments: dict[str, Schema] | None) -> None:
+    """Arguments stand beside the name; those not listed here are torch's to check."""
+    name = {**block["properties"]["name"], "enum": names}
+    name.pop("anyOf", None)
+    block["properties"] = {"name": name, **(arguments or {})}
+    block["additionalProperties"] = arguments is None
+
+
+def _typed(default: object) -> Schema:
+    if isinstance(default, bool):
+        return {"type": "boolean", "description": "Argument of the optimiser."}
+    if isinstance(default, tuple):
+        pair = {"type": "array", "minItems": 2, "maxItems": 2}
+        return {**pair, "description": "Argument of the optimiser: two numbers."}
+    return {
+        "anyOf": [{"type": "number"}, _NUMBER_AS_TEXT],
+        "description": "Argument of the optimiser.",
+    }

@@ -1,0 +1,195 @@
+"""The reference page of spec keys, written from the typed spec: `slm-lab spec --docs`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from slm_lab.spec.algorithm import ALGORITHMS
+from slm_lab.spec.json_schema import Schema, spec_schema
+from slm_lab.spec.memory import MEMORIES
+from slm_lab.spec.net import ACTIVATIONS, INIT_FNS, LOSSES, NETS, OPTIMIZERS, SCHEDULERS
+from slm_lab.spec.search import DISTRIBUTIONS
+
+_INTRODUCTION = """\
+# Spec reference
+
+Written by `slm-lab spec --docs > docs/SPEC.md` from the classes in `slm_lab/spec/`; a test keeps
+the two equal. `slm-lab spec --schema > spec.schema.json` writes the same as a JSON Schema, with
+which an editor completes and checks spec files: name it in a JSON file as
+`"$schema": "spec.schema.json"`, in a YAML file as
+`# yaml-language-server: $schema=spec.schema.json`.
+
+## A file
+
+A JSON or YAML file maps spec names to specs. A spec has the blocks `agent`, `env`, `meta` and, for
+a search, `search`:
+
+    my_ppo:
+      agent:
+        name: PPO
+        algorithm: {name: PPO, ...}
+        memory: {name: OnPolicyBatchReplay}
+        net: {type: MLPNet, ...}
+      env: {name: CartPole-v1, num_envs: 4, max_frame: 200000}
+      meta: {max_session: 4, log_frequency: 500}
+
+- Names that begin with `_` are never run: blocks to share by YAML anchors, and two with a meaning.
+  `_about` says what the file is for; `_defaults` holds values of placeholders.
+- `${key}` is a placeholder, filled by `-s key=value`, else from `_defaults`. `-s a.b.c=value`
+  writes at any dotted path.
+- Text that spells a number is a number (YAML reads `1e-3` as text). `null` on a key that has a
+  default means the default.
+- An unknown key is an error that names the nearest valid one. Keys that mean something to another
+  algorithm, memory or net are accepted, with a warning that names them.
+- `slm-lab spec --check FILE` checks a file; `slm-lab specs` lists what ships;
+  `slm-lab spec --upgrade FILE` converts a spec of SLM Lab v4.
+"""
+
+
+def reference_page() -> str:
+    """The page in Markdown."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    schema = spec_schema()
+    blocks: dict[str, Schema] = schema["$defs"]
+    yield _INTRODUCTION
+    yield "## agent"
+    yield from _table(blocks["AgentSpec"])
+    yield "## agent.algorithm"
+    yield "Chosen by `name`; also found by short names such as A2C, SAC and DDQN.\n"
+    for model in dict.fromkeys(ALGORITHMS.values()):
+        names = " / ".join(name for name, known in ALGORITHMS.items() if known is model)
+        yield f"### {names}"
+        yield from _section(blocks[model.__name__])
+    yield "### Schedules"
+    users = _words(["explore_var_spec", "entropy_coef_spec", "clip_eps_spec"])
+    yield f"A value that changes with the frame: {users}.\n"
+    yield from _table(blocks["ScheduleSpec"])
+    yield "### entropy_anneal"
+    yield from _section(blocks["EntropyAnnealSpec"])
+    yield "## agent.memory"
+    for name, model in MEMORIES.items():
+        yield f"### {name}"
+        yield from _section(blocks[model.__name__])
+    yield "## agent.net"
+    yield from _nets(blocks)
+    yield "## env"
+    yield from _table(blocks["EnvSpec"])
+    yield "## meta"
+    yield from _table(blocks["MetaSpec"])
+    yield "## search"
+    yield from _search()
+
+
+def _nets(blocks: dict[str, Schema]) -> Iterator[str]:
+    nets = {kind: blocks[model.__name__] for kind, model in NETS.items()}
+    first, *others = nets.values()
+    common = [key for key in first["properties"] if all(key in net["properties"] for net in others)]
+    common.remove("type")
+    yield (
+        "Chosen by `type`. For ActorCritic, PPO, SIL and PPOSIL one block describes two nets:\n"
+        "`actor_KEY` is for the actor alone, `critic_KEY` for the critic alone, as in\n"
+        "`actor_optim_spec`. CrossQ takes the critic's net as `agent.critic_net`.\n"
+    )
+    yield "### Every net"
+    yield from _table(first, only=common)
+    for kind, net in nets.items():
+        yield f"### {kind}"
+        own = [key for key in net["properties"] if key not in common]
+        yield from _section(net, only=own)
+    yield "### Names"
+    yield f"Activations: {_words(ACTIVATIONS)}.\n"
+    yield f"`init_fn`: {_words(sorted(INIT_FNS))}.\n"
+    yield f"`loss_spec.name`, in any case: {_words(LOSSES.values())}."
+    yield "Its other entries are arguments.\n"
+    yield "`optim_spec.name`, and the arguments each takes beside it:\n"
+    for name, arguments in OPTIMIZERS.items():
+        yield f"- `{name}`: " + ", ".join(f"`{k}` {_value(v)}" for k, v in arguments.items())
+    yield f"\n`lr_scheduler_spec.name`: {_words(sorted(SCHEDULERS))}."
+    yield "`LinearToZero` takes `frame`, `LinearToMin` also `min_factor`; the others take the"
+    yield "arguments of their class in torch.optim.lr_scheduler.\n"
+
+
+def _search() -> Iterator[str]:
+    yield "`path.to.key__DISTRIBUTION: arguments`, flat or nested."
+    yield "A trial writes the drawn value at the path.\n"
+    yield "| distribution | arguments |\n|---|---|"
+    for name, arguments in DISTRIBUTIONS.items():
+        yield f"| `{name}` | [{arguments}] |"
+
+
+def _section(block: Schema, only: list[str] | None = None) -> Iterator[str]:
+    yield f"{block['description']}\n"
+    yield from _table(block, only)
+
+
+def _table(block: Schema, only: list[str] | None = None) -> Iterator[str]:
+    yield "| key | value | default | meaning |\n|---|---|---|---|"
+    required = block.get("required", [])
+    # What chooses the block comes first.
+    keys = sorted(block["properties"], key=lambda key: key not in ("name", "type"))
+    for key in keys:
+        schema = block["properties"][key]
+        if only is None or key in only:
+            default = "**required**" if key in required else _value(schema.get("default", {}))
+            meaning = schema["description"].replace("|", "\\|")
+            yield f"| `{key}` | {_kind(schema)} | {default} | {meaning} |"
+    yield ""
+
+
+def _kind(schema: Schema) -> str:
+    """What may be written, in a word or two."""
+    if "const" in schema:
+        return _value(schema["const"])
+    if "enum" in schema:
+        return ", ".join(_value(option) for option in schema["enum"])
+    if "$ref" in schema or "discriminator" in schema:
+        return "mapping"
+    if "anyOf" in schema:
+        kinds = dict.fromkeys(_kind(option) for option in schema["anyOf"])
+        return " or ".join(kinds)
+    match schema.get("type"):
+        case "integer":
+            return f"whole number{_range(schema)}"
+        case "number":
+            return f"number{_range(schema)}"
+        case "boolean":
+            return "true, false"
+        case "array":
+            return f"list of {_kind(schema.get('items') or schema['prefixItems'][0])}"
+        case "string":
+            return "text"
+        case "null":
+            return "null"
+    return "mapping"
+
+
+def _range(schema: Schema) -> str:
+    low = schema.get("minimum", schema.get("ge"))
+    high = schema.get("maximum", schema.get("le"))
+    if "exclusiveMinimum" in schema:
+        return " above 0"
+    if low is not None and high is not None and high <= 1:
+        return f" from {low:g} to {high:g}"
+    return "" if low is None else f" from {low:g}"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float | int):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{k}: {_value(v)}' for k, v in value.items())}}}"
+    return f"`{value}`"
+
+
+def _words(words: Any) -> str:
+    return ", ".join(f"`{word}`" for word in words)
