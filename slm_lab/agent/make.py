@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from loguru import logger
@@ -32,7 +32,9 @@ from slm_lab.agent.memory.replay import Replay
 from slm_lab.agent.memory.returns import ReturnReplay
 from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
 from slm_lab.agent.memory.sampler import PrioritizedSampler, Sampler, UniformSampler
+from slm_lab.agent.memory.sequence_sampler import SequenceSampler
 from slm_lab.agent.normalizer import make_obs_transform, make_reward_transform
+from slm_lab.agent.recurrence import RowLens, recurrence_of
 from slm_lab.agent.seeds import AgentSeeds
 from slm_lab.spec import (
     ActorCriticSpec,
@@ -43,6 +45,7 @@ from slm_lab.spec import (
     PrioritizedReplaySpec,
     Problem,
     RandomSpec,
+    RecurrentNetSpec,
     ReinforceSpec,
     ReplaySpec,
     SARSASpec,
@@ -85,17 +88,25 @@ def make_agent(spec: Spec, spaces: Spaces, *, seed: int, device_index: int = 0) 
         compile_act=compile
         and is_worth_compiling(spec.meta.compile, seconds_saved=35e-6 * acts, seconds_spent=1.5),
     )
-    lens = Lens(
+    transforms = (
         make_obs_transform(spec.env, spaces.obs_shape),
         make_reward_transform(
             spec.env,
             getattr(spec.agent.algorithm, "gamma", 0.99),
             lanes=1 if pace.whole_episodes else spec.env.num_envs,
         ),
-        setup.device,
     )
     algorithm = _make_algorithm(spec, setup)
-    return Agent(algorithm, _make_experience(spec, setup, lens, pace), lens, spaces)
+    recurrence = recurrence_of(algorithm.modules)
+    if recurrence is None:
+        lens = Lens(*transforms, setup.device)
+    else:
+        lens = RowLens(*transforms, setup.device, spaces.obs_shape)
+        setup = replace(setup, spaces=recurrence.row_spaces(spaces))
+    experience = _make_experience(spec, setup, lens, pace)
+    return Agent(
+        algorithm, experience, lens, spaces, num_envs=spec.env.num_envs, recurrence=recurrence
+    )
 
 
 def _make_algorithm(spec: Spec, setup: Setup) -> Algorithm:
@@ -218,7 +229,7 @@ def _make_replay(
         spaces.obs_dtype,
         action_shape,
         action_dtype,
-        _make_sampler(spec, capacity, setup, priorities),
+        _in_sequences(spec, _make_sampler(spec, capacity, setup, priorities), capacity),
         batch_size=memory.batch_size,
         gamma=algorithm.gamma,
         n_step=algorithm.n_step,
@@ -240,6 +251,20 @@ def _make_sampler(
         beta=beta,
         anneal_frames=spec.env.max_frame,
         seed=setup.seeds.memory,
+    )
+
+
+def _in_sequences(spec: Spec, sampler: Sampler, capacity: int) -> Sampler:
+    """Whole sequences for a recurrent net; single rows for any other."""
+    net, num_envs = spec.agent.net, spec.env.num_envs
+    if not isinstance(net, RecurrentNetSpec):
+        return sampler
+    return SequenceSampler(
+        sampler,
+        net.seq_len,
+        batch_size=spec.agent.memory.batch_size,
+        slots=capacity // num_envs,
+        num_envs=num_envs,
     )
 
 

@@ -434,7 +434,7 @@ class DuelingConvNetSpec(_ConvKeys):
 
 
 class RecurrentNetSpec(_NetKeys):
-    """Fully connected layers, then a recurrent cell over the last observations."""
+    """Fully connected layers, then a recurrent cell that remembers the episode so far."""
 
     type: Literal["RecurrentNet"] = Field(description="Net type.")
     cell_type: Annotated[Literal["RNN", "LSTM", "GRU"], BeforeValidator(_cell_type)] = Field(
@@ -443,8 +443,20 @@ class RecurrentNetSpec(_NetKeys):
     fc_hid_layers: Widths = Field(description="Width of each layer before the cell.")
     rnn_hidden_size: SmallCount = Field(description="Width of the cell.")
     rnn_num_layers: SmallCount = Field(default=1, description="Stacked cells.")
-    bidirectional: Flag = Field(default=False, description="Read the sequence both ways.")
-    seq_len: Count = Field(description="Observations the cell reads.")
+    bidirectional: Flag = Field(default=False, description="Must be false: nothing reads ahead.")
+    seq_len: Count = Field(
+        description="Steps that the gradient reaches back: the length of training sequences."
+    )
+
+    @model_validator(mode="after")
+    def _reads_forward(self) -> RecurrentNetSpec:
+        if self.bidirectional:
+            raise invalid(
+                "found true; an agent acts before it has seen what follows, so it can only read "
+                "forward. Remove it.",
+                key="bidirectional",
+            )
+        return self
 
 
 class TorchArcNetSpec(_NetKeys):

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.distribution import Distribution, Family
+from slm_lab.agent.algorithm.sequence import sequence_length
 from slm_lab.agent.learner import State, Trainable
 from slm_lab.agent.net.init import init_head
 from slm_lab.agent.net.make import make_net
+from slm_lab.agent.net.recurrent import RecurrentNet
 from slm_lab.spec import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class ActorCriticNets:
     ) -> None:
         self._family = family
         self.shared = bool(actor.shared)
+        self.seq_len = sequence_length(actor)
         dims, log_std_dim = policy_heads(family, actor)
         if self.shared:
             net = make_net(actor, family.spaces.obs_shape, (*dims, 1), log_std_dim)
@@ -49,7 +52,8 @@ class ActorCriticNets:
             value_head = _heads(net)[len(dims)]
         else:
             net = make_net(actor, family.spaces.obs_shape, dims, log_std_dim)
-            critic_net = make_net(critic, family.spaces.obs_shape, (1,))
+            memory_at = net.memory_size if isinstance(net, RecurrentNet) else 0
+            critic_net = make_net(critic, family.spaces.obs_shape, (1,), memory_at=memory_at)
             nets = {"net": (net, actor), "critic_net": (critic_net, critic)}
             value_head = _heads(critic_net)[0]
         for head in _heads(net)[: len(dims)]:
@@ -75,7 +79,7 @@ class ActorCriticNets:
     def __call__(
         self, state: State, obs: Tensor, *, training: bool = False
     ) -> tuple[Distribution, Tensor]:
-        """obs [N, ...] -> (pi(.|s), V(s) [N])."""
+        """obs [N, ...], or [T, B, W] in sequences -> (pi(.|s), V(s) [N])."""
         outputs = self.trainables[0](state, obs, training=training)
         if self.shared:
             return self._split(outputs)
