@@ -16,6 +16,7 @@ from slm_lab.agent.algorithm.random import Random
 from slm_lab.agent.algorithm.reinforce import Reinforce
 from slm_lab.agent.algorithm.sac import SoftActorCritic
 from slm_lab.agent.algorithm.sarsa import SARSA
+from slm_lab.agent.algorithm.sequence import sequence_length
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.algorithm.sil import SelfImitation
 from slm_lab.agent.compiler import is_worth_compiling
@@ -75,8 +76,12 @@ def make_agent(spec: Spec, spaces: Spaces, *, seed: int, device_index: int = 0) 
     # Whole episodes vary in length, and a compiled step has one shape. Per call, compiling saves
     # a learning step about a millisecond and an act about 35 microseconds, for small nets.
     steps = spec.env.max_frame / pace.frames * pace.gradient_steps
+    # A recurrent step is as many cells long as a sequence: there is more to save, and to compile.
+    cells = sequence_length(spec.agent.net) or 0
     compile = not pace.whole_episodes and is_worth_compiling(
-        spec.meta.compile, seconds_saved=1e-3 * steps, seconds_spent=15
+        spec.meta.compile,
+        seconds_saved=(1e-3 + 4e-4 * cells) * steps,
+        seconds_spent=15 + 1.2 * cells,
     )
     acts = spec.env.max_frame / spec.env.num_envs
     setup = Setup(

@@ -510,3 +510,18 @@ def test_a_search_key_that_cannot_be_sampled_is_refused(ppo, key, arguments):
 def test_searching_a_key_the_spec_lacks_is_warned_about(ppo):
     ppo["search"] = {"agent.net.lr_decay_frequency__choice": [1, 2]}
     assert "agent.net.lr_decay_frequency" in warned(ppo)[1][0]
+
+
+def test_sarsa_without_next_actions_is_warned_about(dqn):
+    exploration = algorithm(dqn)["explore_var_spec"]
+    dqn["agent"]["algorithm"] = {
+        "name": "SARSA",
+        "gamma": 0.99,
+        "explore_var_spec": exploration,
+        "training_frequency": 1,
+    }
+    dqn["agent"]["memory"] = {"name": "OnPolicyBatchReplay"}
+    dqn["agent"]["net"] = {"type": "MLPNet", "hid_layers": [8], "hid_layers_activation": "relu"}
+    assert "1 leaves SARSA without next actions" in warned(dqn)[1][0]
+    dqn["agent"]["memory"] = {"name": "OnPolicyReplay"}  # one whole episode
+    assert not any("SARSA" in warning for warning in warned(dqn)[1])
