@@ -10,13 +10,11 @@ exploration noise towards a standard deviation of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-
-from slm_lab.spec import Problem, SpecError
 
 if TYPE_CHECKING:
     from slm_lab.spec import OptimSpec
@@ -33,16 +31,17 @@ class Optimizer:
     slot_names: tuple[str, ...]
     update: UpdateRule
     decays: bool = False
+    scalars: Mapping[str, float] = field(default_factory=dict)  # slots of one number, and its start
+    first_value: float = 0.0  # what vectors start from
 
     def init(self, parameters: Tensor) -> Slots:
-        slots = {name: torch.zeros_like(parameters) for name in self.slot_names}
-        return {"step": torch.zeros((), device=parameters.device)} | slots
+        device = parameters.device
+        vectors = {n: torch.full_like(parameters, self.first_value) for n in self.slot_names}
+        scalars = {n: torch.tensor(value, device=device) for n, value in self.scalars.items()}
+        return {"step": torch.zeros((), device=device)} | vectors | scalars
 
 
 def make_optimizer(spec: OptimSpec) -> Optimizer:
-    if spec.name not in _BY_NAME:
-        fix = f"{spec.name} has no compiled form here. Use {', '.join(_BY_NAME)}."
-        raise SpecError([Problem("agent.net.optim_spec.name", fix)])
     return _BY_NAME[spec.name](spec.kwargs)
 
 
@@ -126,11 +125,133 @@ def sgd(options: Mapping[str, Any]) -> Optimizer:
     return Optimizer(names, update, decays=bool(decay))
 
 
+def adagrad(options: Mapping[str, Any]) -> Optimizer:
+    """Adagrad (Duchi et al. 2011): steps shrink with all that a parameter has moved before."""
+    eps, decay, lr_decay = options["eps"], options["weight_decay"], options["lr_decay"]
+
+    def update(
+        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Slots]:
+        if mask is not None:
+            grad = grad + decay * mask * p
+        total = slots["sum"] + grad * grad
+        rate = lr / (1 + slots["step"] * lr_decay)
+        return p - rate * grad / (total.sqrt() + eps), {"step": slots["step"] + 1, "sum": total}
+
+    first = options["initial_accumulator_value"]
+    return Optimizer(("sum",), update, decays=bool(decay), first_value=first)
+
+
+def adadelta(options: Mapping[str, Any]) -> Optimizer:
+    """Adadelta (Zeiler 2012): the scale of past steps stands in for a learning rate."""
+    rho, eps, decay = options["rho"], options["eps"], options["weight_decay"]
+
+    def update(
+        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Slots]:
+        if mask is not None:
+            grad = grad + decay * mask * p
+        square = rho * slots["square_avg"] + (1 - rho) * grad * grad
+        move = (slots["acc_delta"] + eps).sqrt() / (square + eps).sqrt() * grad
+        moved = rho * slots["acc_delta"] + (1 - rho) * move * move
+        return p - lr * move, {
+            "step": slots["step"] + 1,
+            "square_avg": square,
+            "acc_delta": moved,
+        }
+
+    return Optimizer(("square_avg", "acc_delta"), update, decays=bool(decay))
+
+
+def adamax(options: Mapping[str, Any]) -> Optimizer:
+    """Adamax (Kingma & Ba 2015, section 7.1): Adam by the largest gradient lately seen."""
+    (beta1, beta2), eps, decay = options["betas"], options["eps"], options["weight_decay"]
+
+    def update(
+        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Slots]:
+        if mask is not None:
+            grad = grad + decay * mask * p
+        step = slots["step"] + 1
+        mean = slots["exp_avg"].lerp(grad, 1 - beta1)
+        largest = torch.maximum(beta2 * slots["exp_inf"], grad.abs() + eps)
+        new = {"step": step, "exp_avg": mean, "exp_inf": largest}
+        return p - (lr / (1 - beta1**step)) * mean / largest, new
+
+    return Optimizer(("exp_avg", "exp_inf"), update, decays=bool(decay))
+
+
+def nadam(options: Mapping[str, Any]) -> Optimizer:
+    """NAdam (Dozat 2016): Adam that looks ahead by the momentum of the next step."""
+    (beta1, beta2), eps, decay = options["betas"], options["eps"], options["weight_decay"]
+    slowness, decoupled = options["momentum_decay"], options["decoupled_weight_decay"]
+
+    def momentum(step: Tensor) -> Tensor:
+        return torch.mul(1 - 0.5 * 0.96 ** (step * slowness), beta1)
+
+    def update(
+        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Slots]:
+        if mask is not None and decoupled:
+            p = p * (1 - lr * decay * mask)
+        elif mask is not None:
+            grad = grad + decay * mask * p
+        step = slots["step"] + 1
+        now, ahead = momentum(step.double()), momentum(step.double() + 1)
+        product = slots["mu_product"] * now
+        mean = slots["exp_avg"].lerp(grad, 1 - beta1)
+        square = beta2 * slots["exp_avg_sq"] + (1 - beta2) * grad * grad
+        denominator = (square / (1 - beta2 ** step.double())).sqrt() + eps
+        of_grad = lr * (1 - now) / (1 - product)
+        of_mean = lr * ahead / (1 - product * ahead)
+        new = {"step": step, "mu_product": product, "exp_avg": mean, "exp_avg_sq": square}
+        return p - (of_grad * grad + of_mean * mean) / denominator, new
+
+    return Optimizer(
+        ("exp_avg", "exp_avg_sq"), update, decays=bool(decay), scalars={"mu_product": 1.0}
+    )
+
+
+def radam(options: Mapping[str, Any]) -> Optimizer:
+    """RAdam (Liu et al. 2020): plain momentum until the variance of Adam's step is tractable."""
+    (beta1, beta2), eps, decay = options["betas"], options["eps"], options["weight_decay"]
+    decoupled = options["decoupled_weight_decay"]
+    longest = 2 / (1 - beta2) - 1
+
+    def update(
+        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Slots]:
+        if mask is not None and decoupled:
+            p = p * (1 - lr * decay * mask)
+        elif mask is not None:
+            grad = grad + decay * mask * p
+        step = slots["step"] + 1
+        mean = slots["exp_avg"].lerp(grad, 1 - beta1)
+        square = beta2 * slots["exp_avg_sq"] + (1 - beta2) * grad * grad
+        # In double: two numbers near 2000 are subtracted to decide about a 5.
+        time = step.double()
+        correction = 1 - beta2**time
+        length = longest - 2 * time * beta2**time / correction
+        share = (length - 4) * (length - 2) * longest
+        rectify = (share / ((longest - 4) * (longest - 2) * length)).clamp_min(0).sqrt()
+        adaptive = rectify * correction.sqrt() / (square.sqrt() + eps)
+        scale = torch.where(length > 5, adaptive, torch.ones_like(square))
+        new = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
+        return p - (lr / (1 - beta1**time)) * mean * scale, new
+
+    return Optimizer(("exp_avg", "exp_avg_sq"), update, decays=bool(decay))
+
+
 _BY_NAME: dict[str, Callable[[Mapping[str, Any]], Optimizer]] = {
     "Adam": adam,
     "AdamW": adamw,
     "RMSprop": rmsprop,
     "SGD": sgd,
+    "Adagrad": adagrad,
+    "Adadelta": adadelta,
+    "Adamax": adamax,
+    "NAdam": nadam,
+    "RAdam": radam,
     # The lock-free shared-memory variants of old specs: the same rules; workers share the vectors.
     "GlobalAdam": adam,
     "GlobalRMSprop": rmsprop,

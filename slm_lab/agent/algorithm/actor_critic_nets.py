@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 def policy_heads(family: Family, spec: NetSpec) -> tuple[tuple[int, ...], int | None]:
     """(output dims of a policy net, size of its free log-std or None)."""
+    if family.pdtype == "Beta" and spec.log_std_init is not None:
+        raise SpecError([Problem("agent.net.log_std_init", "Beta has no log std. Remove it.")])
     if family.spaces.is_continuous and spec.log_std_init is not None:
         dim = family.spaces.action_sizes[0]
         return (dim,), dim
