@@ -238,7 +238,7 @@ def _make_replay(
         batch_size=memory.batch_size,
         gamma=algorithm.gamma,
         n_step=algorithm.n_step,
-        use_cer=memory.use_cer,
+        use_cer=memory.use_cer and sequence_length(spec.agent.net) is None,
     )
 
 
@@ -270,6 +270,7 @@ def _in_sequences(spec: Spec, sampler: Sampler, capacity: int) -> Sampler:
         batch_size=spec.agent.memory.batch_size,
         slots=capacity // num_envs,
         num_envs=num_envs,
+        use_cer=spec.agent.memory.use_cer,
     )
 
 

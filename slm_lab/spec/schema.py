@@ -481,8 +481,6 @@ def _check_recurrence(spec: Spec, report: Report) -> None:
             f"found {memory.batch_size}; expected a multiple of agent.net.seq_len = {seq_len}, "
             f"such as {max(1, memory.batch_size // seq_len) * seq_len}",
         )
-    if memory.use_cer:
-        report.problem("agent.memory.use_cer", "RecurrentNet draws whole sequences. Remove it.")
     least = seq_len * num_envs
     if min(memory.max_size, spec.env.max_frame) < least:
         report.problem(

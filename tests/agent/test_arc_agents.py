@@ -122,7 +122,11 @@ def test_compiled_and_eager_agree_with_moving_batch_statistics(
     states = []
     for compile in ("off", "on"):
         net = arc_net(algorithm, arc=arc(linear(4), RENORM, {"ReLU": None}))
-        values = {"agent.net": net, "env.name": "probe/ActionAndObs-v0", "meta.compile": compile}
+        values: dict[str, Any] = {
+            "agent.net": net,
+            "env.name": "probe/ActionAndObs-v0",
+            "meta.compile": compile,
+        }
         if algorithm == "PPO":
             values |= {"agent.algorithm.training_epoch": 1}
         loop = train(make_spec(algorithm, values), frames=64)

@@ -64,6 +64,13 @@ def test_minibatches_lie_side_by_side() -> None:
     assert second == [[2, 3], [4, 5]]
 
 
+def test_combined_replay_ends_a_draw_with_the_newest_sequence_of_each_env() -> None:
+    sampler = SequenceSampler(Scripted(0, 0, 0), 2, batch_size=6, slots=5, num_envs=2, use_cer=True)
+    for step in range(5):
+        sampler.added(step * 2 + np.arange(2))
+    assert sampler.draw(10, 1, 6).view(2, 3).tolist() == [[0, 6, 7], [2, 8, 9]]
+
+
 def test_a_sequence_has_the_weight_and_priority_of_its_start() -> None:
     starts = Scripted(0, 3)
     sampler = sampler_of(starts, length=2, batch_size=4, written=5)

@@ -82,7 +82,6 @@ def test_algorithms_without_a_recurrent_form_say_which_have_one(
     ("block", "key", "value", "says"),
     [
         ("memory", "batch_size", 30, "batch_size: found 30; expected a multiple of agent.net.seq"),
-        ("memory", "use_cer", True, "use_cer: RecurrentNet draws whole sequences"),
         ("memory", "max_size", 8, "max_size"),
         ("algorithm", "training_start_step", 15, "expected at least seq_len * num_envs = 16"),
     ],

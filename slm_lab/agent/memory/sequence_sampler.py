@@ -18,15 +18,25 @@ class SequenceSampler:
     Rows are slot * num_envs + env in a ring of slots. A minibatch of N rows is [length, N / length]
     flattened. The newest few rows start no whole sequence yet: a draw of one of them means the
     newest whole sequence of its env. A start stands for its sequence in weights and priorities.
+
+    With `use_cer` the last sequences of a draw are the newest of each env, as far as they fit.
     """
 
     def __init__(
-        self, starts: Sampler, length: int, *, batch_size: int, slots: int, num_envs: int
+        self,
+        starts: Sampler,
+        length: int,
+        *,
+        batch_size: int,
+        slots: int,
+        num_envs: int,
+        use_cer: bool = False,
     ) -> None:
         self._starts = starts
         self._length = length
         self._per_batch = batch_size // length
         self._slots, self._num_envs = slots, num_envs
+        self._use_cer = use_cer
         self._newest = -1  # the slot written last
 
     def added(self, rows: np.ndarray) -> None:
@@ -35,6 +45,9 @@ class SequenceSampler:
 
     def draw(self, size: int, batches: int, batch_size: int) -> Tensor:
         row = self._starts.draw(size, batches, self._per_batch)
+        if self._use_cer:
+            envs = min(self._num_envs, self._per_batch)
+            row[-envs:] = self._newest * self._num_envs + torch.arange(envs)
         slot, env = row // self._num_envs, row % self._num_envs
         age = (self._newest - slot) % self._slots
         first = (self._newest - age.clamp_min(self._length - 1)) % self._slots
