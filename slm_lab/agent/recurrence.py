@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.experience import Lens
+from slm_lab.agent.net.bidirectional import BidirectionalNet
 from slm_lab.agent.net.recurrent import RecurrentNet
 from slm_lab.agent.normalizer import ObsClip, ObsNormalizer, RewardTransform
 from slm_lab.types import Spaces, Transition
@@ -24,7 +25,7 @@ from slm_lab.types import Spaces, Transition
 class Recurrence:
     """The recurrent nets of an algorithm, as one step from memory to memory."""
 
-    def __init__(self, nets: list[RecurrentNet]) -> None:
+    def __init__(self, nets: list[RecurrentNet | BidirectionalNet]) -> None:
         self._nets = nets
         self.memory_size = sum(net.memory_size for net in nets)
 
@@ -40,7 +41,7 @@ class Recurrence:
 
 def recurrence_of(nets: Mapping[str, nn.Module]) -> Recurrence | None:
     """The recurrence of an algorithm's nets, in the order in which they share a row's memory."""
-    recurrent = [net for net in nets.values() if isinstance(net, RecurrentNet)]
+    recurrent = [n for n in nets.values() if isinstance(n, RecurrentNet | BidirectionalNet)]
     return Recurrence(recurrent) if recurrent else None
 
 

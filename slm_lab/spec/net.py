@@ -443,20 +443,12 @@ class RecurrentNetSpec(_NetKeys):
     fc_hid_layers: Widths = Field(description="Width of each layer before the cell.")
     rnn_hidden_size: SmallCount = Field(description="Width of the cell.")
     rnn_num_layers: SmallCount = Field(default=1, description="Stacked cells.")
-    bidirectional: Flag = Field(default=False, description="Must be false: nothing reads ahead.")
-    seq_len: Count = Field(
-        description="Steps that the gradient reaches back: the length of training sequences."
+    bidirectional: Flag = Field(
+        default=False, description="Read the last seq_len observations both ways instead."
     )
-
-    @model_validator(mode="after")
-    def _reads_forward(self) -> RecurrentNetSpec:
-        if self.bidirectional:
-            raise invalid(
-                "found true; an agent acts before it has seen what follows, so it can only read "
-                "forward. Remove it.",
-                key="bidirectional",
-            )
-        return self
+    seq_len: Count = Field(
+        description="Steps of a training sequence: how far back the gradient reaches."
+    )
 
 
 class TorchArcNetSpec(_NetKeys):

@@ -60,11 +60,6 @@ def test_minibatches_hold_whole_sequences(
     assert any("minibatch_size" in warning for warning in warnings) == (given != used)
 
 
-def test_nothing_reads_ahead(recurrent_ppo: dict[str, Any]) -> None:
-    recurrent_ppo["agent"]["net"]["bidirectional"] = True
-    assert "agent.net.bidirectional: found true; an agent acts before" in complaint(recurrent_ppo)
-
-
 def test_actor_and_critic_remember_together(recurrent_ppo: dict[str, Any]) -> None:
     recurrent_ppo["agent"]["net"]["critic_seq_len"] = 8
     assert "with the same seq_len" in complaint(recurrent_ppo)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from slm_lab.agent.algorithm.distribution import Distribution, Family
 from slm_lab.agent.algorithm.sequence import sequence_length
 from slm_lab.agent.learner import State, Trainable
+from slm_lab.agent.net.bidirectional import BidirectionalNet
 from slm_lab.agent.net.init import init_head
 from slm_lab.agent.net.make import make_net
 from slm_lab.agent.net.recurrent import RecurrentNet
@@ -54,7 +55,7 @@ class ActorCriticNets:
             value_head = _heads(net)[len(dims)]
         else:
             net = make_net(actor, family.spaces.obs_shape, dims, log_std_dim)
-            memory_at = net.memory_size if isinstance(net, RecurrentNet) else 0
+            memory_at = net.memory_size if isinstance(net, RecurrentNet | BidirectionalNet) else 0
             critic_net = make_net(critic, family.spaces.obs_shape, (1,), memory_at=memory_at)
             nets = {"net": (net, actor), "critic_net": (critic_net, critic)}
             value_head = _heads(critic_net)[0]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from slm_lab.agent.net.arc import TorchArcNet
+from slm_lab.agent.net.bidirectional import BidirectionalNet
 from slm_lab.agent.net.conv import ConvNet, DuelingConvNet
 from slm_lab.agent.net.dueling import DuelingMLPNet
 from slm_lab.agent.net.mlp import MLPNet
@@ -39,6 +40,8 @@ def make_net(
             return ConvNet(spec, obs_shape, out_dims, log_std_dim)
         case DuelingConvNetSpec():
             return DuelingConvNet(spec, obs_shape, out_dims)
+        case RecurrentNetSpec(bidirectional=True):
+            return BidirectionalNet(spec, obs_shape, out_dims, log_std_dim, memory_at)
         case RecurrentNetSpec():
             return RecurrentNet(spec, obs_shape, out_dims, log_std_dim, memory_at)
         case TorchArcNetSpec():

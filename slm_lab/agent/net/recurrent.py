@@ -49,19 +49,10 @@ class RecurrentNet(nn.Module):
         memory_at: int = 0,
     ) -> None:
         super().__init__()
-        if len(obs_shape) == 3:
-            fix = f"RecurrentNet reads vectors, and observations are images {obs_shape}."
-            raise SpecError([Problem("agent.net.type", f"{fix} Use ConvNet.")])
         self.seq_len = spec.seq_len
-        self._obs_width = in_dim = math.prod(obs_shape)
-        layers: list[nn.Module] = []
-        for width in spec.fc_hid_layers:
-            layers += [nn.Linear(in_dim, width), make_activation(spec.hid_layers_activation)]
-            in_dim = width
-        self.fc_model = nn.Sequential(*layers)
-        kind = {"GRU": nn.GRU, "LSTM": nn.LSTM, "RNN": nn.RNN}[spec.cell_type]
-        self.rnn_model = kind(in_dim, spec.rnn_hidden_size, spec.rnn_num_layers)
-        self._cell, self._parts = _CELLS[spec.cell_type]
+        self._obs_width = vector_width(obs_shape)
+        self.fc_model, self.rnn_model = make_body(spec, self._obs_width)
+        self._cell, self._parts = CELLS[spec.cell_type]
         self.tails = make_tails(spec.rnn_hidden_size, out_dims, spec.out_layer_activation)
         init_weights(self, spec.init_fn, spec.hid_layers_activation)
         if log_std_dim is not None:
@@ -131,6 +122,25 @@ class RecurrentNet(nn.Module):
         return torch.stack(hidden), torch.cat(state, -1)
 
 
+def vector_width(obs_shape: tuple[int, ...]) -> int:
+    if len(obs_shape) == 3:
+        fix = f"RecurrentNet reads vectors, and observations are images {obs_shape}. Use ConvNet."
+        raise SpecError([Problem("agent.net.type", fix)])
+    return math.prod(obs_shape)
+
+
+def make_body(spec: RecurrentNetSpec, in_dim: int) -> tuple[nn.Sequential, nn.RNNBase]:
+    """(fully connected layers, the parameters of the cells)."""
+    layers: list[nn.Module] = []
+    for width in spec.fc_hid_layers:
+        layers += [nn.Linear(in_dim, width), make_activation(spec.hid_layers_activation)]
+        in_dim = width
+    kind: Callable[..., nn.RNNBase]
+    kind = {"GRU": nn.GRU, "LSTM": nn.LSTM, "RNN": nn.RNN}[spec.cell_type]
+    sizes = in_dim, spec.rnn_hidden_size, spec.rnn_num_layers
+    return nn.Sequential(*layers), kind(*sizes, bidirectional=spec.bidirectional)
+
+
 def _gru(gates: Tensor, state: tuple[Tensor, ...], w: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     (h,) = state
     reset_x, update_x, new_x = gates.chunk(3, -1)
@@ -150,5 +160,5 @@ def _rnn(gates: Tensor, state: tuple[Tensor, ...], w: Tensor, b: Tensor) -> tupl
     return ((gates + F.linear(state[0], w, b)).tanh(),)
 
 
-_CELLS: dict[str, tuple[Cell, int]] = {"GRU": (_gru, 1), "LSTM": (_lstm, 2), "RNN": (_rnn, 1)}
+CELLS: dict[str, tuple[Cell, int]] = {"GRU": (_gru, 1), "LSTM": (_lstm, 2), "RNN": (_rnn, 1)}
 """Cell type -> the cell, and how many parts its state has."""
