@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from slm_lab.agent.compiler import compile_graph
 from slm_lab.agent.optimizer import make_optimizer
 from slm_lab.spec import OptimSpec
 from slm_lab.spec.net import OPTIMIZERS
@@ -82,6 +83,31 @@ def test_weight_decay_spares_what_the_mask_excludes(name: str) -> None:
     moved = run(name, {"lr": 0.1, "weight_decay": 0.1}, start, still, mask)
     assert (moved[:2] < 1).all()
     assert moved[2:].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.slow
+def test_rules_compile_into_what_they_are() -> None:
+    rules = [
+        make_optimizer(OptimSpec.model_validate({"name": name, **options}))
+        for name, options in CASES
+    ]
+    start = torch.randn(12, generator=torch.Generator().manual_seed(1))
+    keys = [list(rule.init(start)) for rule in rules]
+
+    def step(p: Tensor, grad: Tensor, lr: Tensor, mask: Tensor, *slots: Tensor) -> list[Tensor]:
+        moved, remaining = [], list(slots)
+        for rule, names in zip(rules, keys, strict=True):
+            own = dict(zip(names, remaining, strict=False))
+            remaining = remaining[len(names) :]
+            moved.append(rule.update(p, grad, own, lr, mask)[0])
+        return moved
+
+    grad, mask = gradients((12,), steps=1)[0], torch.ones(12)
+    slots = [slot for rule in rules for slot in rule.init(start).values()]
+    inputs = (start, grad, torch.tensor(0.05), mask, *slots)
+    compiled = compile_graph(step, inputs)(*inputs)
+    for ours, theirs in zip(compiled, step(*inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 def test_an_update_leaves_its_inputs_alone() -> None:
