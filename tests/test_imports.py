@@ -32,7 +32,11 @@ def room_of(module: str) -> str:
     match module.split(".")[1:]:
         case []:
             return "slm_lab"
-        case ["agent"] | ["agent", "agent" | "experience" | "make" | "normalizer", *_]:
+        case ["agent"] | [
+            "agent",
+            "agent" | "experience" | "make" | "normalizer" | "recurrence",
+            *_,
+        ]:
             return "agent"
         case ["agent", ("algorithm" | "net" | "memory") as room, *_]:
             return f"agent.{room}"

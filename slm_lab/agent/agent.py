@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from slm_lab.agent.experience import Experience, Lens
 from slm_lab.agent.learner import Learner
+from slm_lab.agent.recurrence import Carry, Recurrence
 from slm_lab.types import Metrics, Spaces, Transition
 
 
@@ -30,20 +31,49 @@ class Algorithm(Protocol):
 
 
 class Agent:
-    """act, observe, update. Actions are as sampled; `env_action` makes them executable."""
+    """act, observe, update. Actions are as sampled; `env_action` makes them executable.
+
+    A recurrent agent also remembers the episodes it trains in. Whoever lets it act elsewhere keeps
+    a carry of that place: `new_carry`, `act(..., carry=carry)`, `advance(carry, transition)`.
+    """
 
     def __init__(
-        self, algorithm: Algorithm, experience: Experience, lens: Lens, spaces: Spaces
+        self,
+        algorithm: Algorithm,
+        experience: Experience,
+        lens: Lens,
+        spaces: Spaces,
+        *,
+        num_envs: int,
+        recurrence: Recurrence | None = None,
     ) -> None:
         self.algorithm = algorithm
         self.experience = experience
         self._lens = lens
         self._acts_as_sampled = not spaces.is_continuous
+        self._obs_shape = spaces.obs_shape
+        self._recurrence = recurrence
+        self._carry = self.new_carry(num_envs)
 
-    def act(self, obs: np.ndarray, *, frame: int = 0, explore: bool = True) -> np.ndarray:
+    def new_carry(self, num_envs: int) -> Carry | None:
+        """What to remember of as many fresh episodes; None for an agent that remembers nothing."""
+        if self._recurrence is None:
+            return None
+        return Carry(num_envs, self._obs_shape, self._recurrence.memory_size)
+
+    def act(
+        self, obs: np.ndarray, *, frame: int = 0, explore: bool = True, carry: Carry | None = None
+    ) -> np.ndarray:
         """obs [B, ...], raw -> actions [B, ...]. How much is explored may depend on the frame."""
+        if self._recurrence is not None:
+            obs = self._carry_for(explore, carry).rows(obs)
         x = self._lens.obs(torch.from_numpy(obs))
         return self.algorithm.act(x, frame=frame, explore=explore).cpu().numpy()
+
+    def advance(self, carry: Carry | None, transition: Transition) -> None:
+        """Remember the step that a carry's envs took; nothing to do without a memory."""
+        if carry is not None:
+            carry.advance(self._memory_after(carry), transition)
 
     def env_action(self, action: np.ndarray) -> np.ndarray:
         """What to hand to `env.step`: squashed or clipped where the action space asks for it."""
@@ -59,7 +89,17 @@ class Agent:
         return self.algorithm.to_env(self.algorithm.act(self._lens.obs(obs), explore=False))
 
     def observe(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
+        if self._carry is not None:
+            obs = self._carry.rows(obs)
+            transition = self._carry.advance(self._memory_after(self._carry), transition)
         self.experience.add(obs, action, transition)
+
+    def cut(self, obs: np.ndarray) -> None:
+        """The running episodes will not go on: they stopped at these observations [B, ...]."""
+        if self._carry is not None:
+            obs = self._carry.rows(obs)
+            self._carry = self.new_carry(len(obs))
+        self.experience.cut(obs)
 
     @property
     def ready(self) -> bool:
@@ -85,12 +125,34 @@ class Agent:
         return self._lens.statistics()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the agent has learned; `experience` has a state of its own."""
-        return {"algorithm": self.algorithm.state_dict(), "statistics": self.statistics()}
+        """Everything the agent has learned, and remembers of the episodes it is in.
+
+        `experience` has a state of its own.
+        """
+        state = {"algorithm": self.algorithm.state_dict(), "statistics": self.statistics()}
+        return state if self._carry is None else state | {"carry": self._carry.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.algorithm.load_state_dict(state["algorithm"])
         self.load_statistics(state["statistics"])
+        if self._carry is not None:
+            self._carry.load_state_dict(state["carry"])
 
     def load_statistics(self, statistics: dict[str, dict[str, Tensor]]) -> None:
         self._lens.load_statistics(statistics)
+
+    def _carry_for(self, explore: bool, carry: Carry | None) -> Carry:
+        if carry is not None:
+            return carry
+        if not explore or self._carry is None:
+            raise ValueError(
+                "a recurrent agent evaluated elsewhere needs a memory of its own: "
+                "act(obs, explore=False, carry=agent.new_carry(num_envs))"
+            )
+        return self._carry
+
+    def _memory_after(self, carry: Carry) -> np.ndarray:
+        """The memory after the rows that were last acted on."""
+        assert self._recurrence is not None
+        rows = self._lens.obs(torch.from_numpy(carry.latest))
+        return self._recurrence(rows).cpu().numpy()

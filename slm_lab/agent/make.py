@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -19,6 +19,7 @@ from slm_lab.agent.algorithm.random import Random
 from slm_lab.agent.algorithm.reinforce import Reinforce
 from slm_lab.agent.algorithm.sac import SoftActorCritic
 from slm_lab.agent.algorithm.sarsa import SARSA
+from slm_lab.agent.algorithm.sequence import sequence_length
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.algorithm.sil import SelfImitation
 from slm_lab.agent.compiler import is_worth_compiling
@@ -37,7 +38,9 @@ from slm_lab.agent.memory.replay import Replay
 from slm_lab.agent.memory.returns import ReturnReplay
 from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
 from slm_lab.agent.memory.sampler import PrioritizedSampler, Sampler, UniformSampler
+from slm_lab.agent.memory.sequence_sampler import SequenceSampler
 from slm_lab.agent.normalizer import make_obs_transform, make_reward_transform
+from slm_lab.agent.recurrence import RowLens, recurrence_of
 from slm_lab.agent.seeds import AgentSeeds
 from slm_lab.spec import (
     ActorCriticSpec,
@@ -48,6 +51,7 @@ from slm_lab.spec import (
     PrioritizedReplaySpec,
     Problem,
     RandomSpec,
+    RecurrentNetSpec,
     ReinforceSpec,
     ReplaySpec,
     SARSASpec,
@@ -83,9 +87,11 @@ def make_agent(
     # a learning step about a millisecond and an act about 35 microseconds, for small nets; a step
     # on images, where more is read and written between the products, ten times as much.
     steps = spec.env.max_frame / pace.frames * pace.gradient_steps
-    per_step = 1e-2 if spaces.is_image else 1e-3
+    # A recurrent step is as many cells long as a sequence: there is more to save, and to compile.
+    cells = sequence_length(spec.agent.net) or 0
+    per_step = 1e-2 if spaces.is_image else 1e-3 + 4e-4 * cells
     compile = (learns and not pace.whole_episodes) and is_worth_compiling(
-        spec.meta.compile, seconds_saved=per_step * steps, seconds_spent=15
+        spec.meta.compile, seconds_saved=per_step * steps, seconds_spent=15 + 1.2 * cells
     )
     acts = spec.env.max_frame / spec.env.num_envs
     setup = Setup(
@@ -97,7 +103,7 @@ def make_agent(
         compile_act=compile
         and is_worth_compiling(spec.meta.compile, seconds_saved=35e-6 * acts, seconds_spent=1.5),
     )
-    lens = Lens(
+    transforms = (
         make_obs_transform(spec.env, spaces.obs_shape),
         make_reward_transform(
             spec.env,
@@ -106,12 +112,19 @@ def make_agent(
         )
         if learns
         else None,
-        setup.device,
     )
     with _sizes_that_fit(spec):
         algorithm = _make_algorithm(spec, setup)
+        recurrence = recurrence_of(algorithm.modules)
+        if recurrence is None:
+            lens = Lens(*transforms, setup.device)
+        else:
+            lens = RowLens(*transforms, setup.device, spaces.obs_shape)
+            setup = replace(setup, spaces=recurrence.row_spaces(spaces))
         experience = _make_experience(spec, setup, lens, pace) if learns else NoExperience()
-        return Agent(algorithm, experience, lens, spaces)
+        return Agent(
+            algorithm, experience, lens, spaces, num_envs=spec.env.num_envs, recurrence=recurrence
+        )
 
 
 @contextmanager
@@ -242,7 +255,7 @@ def _make_replay(
     priorities = None
     if isinstance(memory, PrioritizedReplaySpec):
         priorities = (memory.alpha, memory.epsilon, memory.beta)
-    sampler = _make_sampler(spec, capacity, setup, priorities)
+    sampler = _in_sequences(spec, _make_sampler(spec, capacity, setup, priorities), capacity)
     make = Replay if frame_stack == 1 else partial(FrameReplay, frame_stack=frame_stack)
     return make(
         capacity=capacity,
@@ -255,7 +268,7 @@ def _make_replay(
         batch_size=memory.batch_size,
         gamma=algorithm.gamma,
         n_step=algorithm.n_step,
-        use_cer=memory.use_cer,
+        use_cer=memory.use_cer and sequence_length(spec.agent.net) is None,
     )
 
 
@@ -273,6 +286,21 @@ def _make_sampler(
         beta=beta,
         anneal_frames=spec.env.max_frame,
         seed=setup.seeds.memory,
+    )
+
+
+def _in_sequences(spec: Spec, sampler: Sampler, capacity: int) -> Sampler:
+    """Whole sequences for a recurrent net; single rows for any other."""
+    net, num_envs = spec.agent.net, spec.env.num_envs
+    if not isinstance(net, RecurrentNetSpec):
+        return sampler
+    return SequenceSampler(
+        sampler,
+        net.seq_len,
+        batch_size=spec.agent.memory.batch_size,
+        slots=capacity // num_envs,
+        num_envs=num_envs,
+        use_cer=spec.agent.memory.use_cer,
     )
 
 

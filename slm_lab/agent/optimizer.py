@@ -10,7 +10,7 @@ exploration noise towards a standard deviation of one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,12 +31,14 @@ class Optimizer:
     slot_names: tuple[str, ...]
     update: UpdateRule
     decays: bool = False
-    scalars: tuple[str, ...] = ()  # slots that hold one number, as `step` does
+    scalars: Mapping[str, float] = field(default_factory=dict)  # slots of one number, and its start
+    first_value: float = 0.0  # what vectors start from
 
     def init(self, parameters: Tensor) -> Slots:
-        slots = {name: torch.zeros_like(parameters) for name in self.slot_names}
-        numbers = ("step", *self.scalars)
-        return {name: torch.zeros((), device=parameters.device) for name in numbers} | slots
+        device = parameters.device
+        vectors = {n: torch.full_like(parameters, self.first_value) for n in self.slot_names}
+        scalars = {n: torch.tensor(value, device=device) for n, value in self.scalars.items()}
+        return {"step": torch.zeros((), device=device)} | vectors | scalars
 
 
 def make_optimizer(spec: OptimSpec) -> Optimizer:
@@ -124,9 +126,8 @@ def sgd(options: Mapping[str, Any]) -> Optimizer:
 
 
 def adagrad(options: Mapping[str, Any]) -> Optimizer:
-    """Adagrad (Duchi et al. 2011)."""
-    lr_decay, eps = options.get("lr_decay", 0.0), options.get("eps", 1e-10)
-    decay, start = options.get("weight_decay", 0.0), options.get("initial_accumulator_value", 0.0)
+    """Adagrad (Duchi et al. 2011): steps shrink with all that a parameter has moved before."""
+    eps, decay, lr_decay = options["eps"], options["weight_decay"], options["lr_decay"]
 
     def update(
         p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
@@ -134,19 +135,16 @@ def adagrad(options: Mapping[str, Any]) -> Optimizer:
         if mask is not None:
             grad = grad + decay * mask * p
         total = slots["sum"] + grad * grad
-        move = grad / ((total + start).sqrt() + eps)
-        return p - lr / (1 + slots["step"] * lr_decay) * move, {
-            "step": slots["step"] + 1,
-            "sum": total,
-        }
+        rate = lr / (1 + slots["step"] * lr_decay)
+        return p - rate * grad / (total.sqrt() + eps), {"step": slots["step"] + 1, "sum": total}
 
-    return Optimizer(("sum",), update, decays=bool(decay))
+    first = options["initial_accumulator_value"]
+    return Optimizer(("sum",), update, decays=bool(decay), first_value=first)
 
 
 def adadelta(options: Mapping[str, Any]) -> Optimizer:
-    """Adadelta (Zeiler 2012): steps in the units of the parameters, lr is a factor."""
-    rho, eps = options.get("rho", 0.9), options.get("eps", 1e-6)
-    decay = options.get("weight_decay", 0.0)
+    """Adadelta (Zeiler 2012): the scale of past steps stands in for a learning rate."""
+    rho, eps, decay = options["rho"], options["eps"], options["weight_decay"]
 
     def update(
         p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
@@ -154,18 +152,20 @@ def adadelta(options: Mapping[str, Any]) -> Optimizer:
         if mask is not None:
             grad = grad + decay * mask * p
         square = rho * slots["square_avg"] + (1 - rho) * grad * grad
-        delta = (slots["acc_delta"] + eps).sqrt() / (square + eps).sqrt() * grad
-        moved = rho * slots["acc_delta"] + (1 - rho) * delta * delta
-        new = {"step": slots["step"] + 1, "square_avg": square, "acc_delta": moved}
-        return p - lr * delta, new
+        move = (slots["acc_delta"] + eps).sqrt() / (square + eps).sqrt() * grad
+        moved = rho * slots["acc_delta"] + (1 - rho) * move * move
+        return p - lr * move, {
+            "step": slots["step"] + 1,
+            "square_avg": square,
+            "acc_delta": moved,
+        }
 
     return Optimizer(("square_avg", "acc_delta"), update, decays=bool(decay))
 
 
 def adamax(options: Mapping[str, Any]) -> Optimizer:
-    """Adam with the infinity norm (Kingma & Ba 2015, section 7)."""
-    beta1, beta2 = options.get("betas", (0.9, 0.999))
-    eps, decay = options.get("eps", 1e-8), options.get("weight_decay", 0.0)
+    """Adamax (Kingma & Ba 2015, section 7.1): Adam by the largest gradient lately seen."""
+    (beta1, beta2), eps, decay = options["betas"], options["eps"], options["weight_decay"]
 
     def update(
         p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
@@ -182,15 +182,12 @@ def adamax(options: Mapping[str, Any]) -> Optimizer:
 
 
 def nadam(options: Mapping[str, Any]) -> Optimizer:
-    """Adam with Nesterov momentum (Dozat 2016)."""
-    beta1, beta2 = options.get("betas", (0.9, 0.999))
-    eps, decay = options.get("eps", 1e-8), options.get("weight_decay", 0.0)
-    momentum_decay = options.get("momentum_decay", 4e-3)
-    decoupled = options.get("decoupled_weight_decay", False)
+    """NAdam (Dozat 2016): Adam that looks ahead by the momentum of the next step."""
+    (beta1, beta2), eps, decay = options["betas"], options["eps"], options["weight_decay"]
+    slowness, decoupled = options["momentum_decay"], options["decoupled_weight_decay"]
 
     def momentum(step: Tensor) -> Tensor:
-        factor: Tensor = beta1 * (1 - 0.5 * 0.96 ** (step * momentum_decay))
-        return factor
+        return torch.mul(1 - 0.5 * 0.96 ** (step * slowness), beta1)
 
     def update(
         p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
@@ -200,27 +197,25 @@ def nadam(options: Mapping[str, Any]) -> Optimizer:
         elif mask is not None:
             grad = grad + decay * mask * p
         step = slots["step"] + 1
-        now, following = momentum(step), momentum(step + 1)
-        # The product of all momenta, as a sum of logs so that the slot can start at zero.
-        log_product = slots["log_mu_product"] + now.log()
-        product = log_product.exp()
+        now, ahead = momentum(step.double()), momentum(step.double() + 1)
+        product = slots["mu_product"] * now
         mean = slots["exp_avg"].lerp(grad, 1 - beta1)
         square = beta2 * slots["exp_avg_sq"] + (1 - beta2) * grad * grad
-        denominator = (square / (1 - beta2**step)).sqrt() + eps
-        ahead = (1 - now) / (1 - product) * grad + following / (1 - product * following) * mean
-        new = {"step": step, "log_mu_product": log_product, "exp_avg": mean, "exp_avg_sq": square}
-        return p - lr * ahead / denominator, new
+        denominator = (square / (1 - beta2 ** step.double())).sqrt() + eps
+        of_grad = lr * (1 - now) / (1 - product)
+        of_mean = lr * ahead / (1 - product * ahead)
+        new = {"step": step, "mu_product": product, "exp_avg": mean, "exp_avg_sq": square}
+        return p - (of_grad * grad + of_mean * mean) / denominator, new
 
     return Optimizer(
-        ("exp_avg", "exp_avg_sq"), update, decays=bool(decay), scalars=("log_mu_product",)
+        ("exp_avg", "exp_avg_sq"), update, decays=bool(decay), scalars={"mu_product": 1.0}
     )
 
 
 def radam(options: Mapping[str, Any]) -> Optimizer:
-    """Adam that trusts its second moment only once it is known well enough (Liu et al. 2020)."""
-    beta1, beta2 = options.get("betas", (0.9, 0.999))
-    eps, decay = options.get("eps", 1e-8), options.get("weight_decay", 0.0)
-    decoupled = options.get("decoupled_weight_decay", False)
+    """RAdam (Liu et al. 2020): plain momentum until the variance of Adam's step is tractable."""
+    (beta1, beta2), eps, decay = options["betas"], options["eps"], options["weight_decay"]
+    decoupled = options["decoupled_weight_decay"]
     longest = 2 / (1 - beta2) - 1
 
     def update(
@@ -233,14 +228,16 @@ def radam(options: Mapping[str, Any]) -> Optimizer:
         step = slots["step"] + 1
         mean = slots["exp_avg"].lerp(grad, 1 - beta1)
         square = beta2 * slots["exp_avg_sq"] + (1 - beta2) * grad * grad
-        exact = step.double()  # two thousand minus almost two thousand, at the start
-        left = 1 - beta2**exact
-        length = longest - 2 * exact * beta2**exact / left
-        variance = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
-        adapted = (variance.clamp(min=0) * left).sqrt().to(p.dtype) / (square.sqrt() + eps)
-        scale = torch.where(length > 5, adapted, torch.ones_like(adapted))
+        # In double: two numbers near 2000 are subtracted to decide about a 5.
+        time = step.double()
+        correction = 1 - beta2**time
+        length = longest - 2 * time * beta2**time / correction
+        share = (length - 4) * (length - 2) * longest
+        rectify = (share / ((longest - 4) * (longest - 2) * length)).clamp_min(0).sqrt()
+        adaptive = rectify * correction.sqrt() / (square.sqrt() + eps)
+        scale = torch.where(length > 5, adaptive, torch.ones_like(square))
         new = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
-        return p - lr / (1 - beta1**step) * mean * scale, new
+        return p - (lr / (1 - beta1**time)) * mean * scale, new
 
     return Optimizer(("exp_avg", "exp_avg_sq"), update, decays=bool(decay))
 

@@ -204,6 +204,32 @@ class RepeatPrevious(Probe):
         return self.observe(), reward, self.elapsed >= self.length, False, {}
 
 
+class RecallFirst(Probe):
+    """The first step shows +1 or -1, the others 0. After `length` steps, action 1 is right if it
+    was +1, action 0 if -1; right earns +1, wrong -1, every earlier step 0: a T-maze without walls.
+
+    Answer: return 1 with a memory of `length` steps; 0 on average without.
+    """
+
+    def __init__(self, length: int = 6) -> None:
+        super().__init__()
+        self.length = length
+        self.elapsed = 0
+        self.first = 0.0
+
+    def first_signal(self) -> float:
+        self.elapsed = 0
+        self.first = self.random_sign()
+        return self.first
+
+    def step(self, action: Any) -> StepResult:
+        self.elapsed += 1
+        self.signal = 0.0
+        if self.elapsed < self.length:
+            return self.observe(), 0.0, False, False, {}
+        return self.end(self.first if action == 1 else -self.first)
+
+
 PROBES: tuple[type[Probe], ...] = (
     ConstantReward,
     ObsReward,
@@ -216,6 +242,7 @@ PROBES: tuple[type[Probe], ...] = (
     Truncated,
     Terminated,
     RepeatPrevious,
+    RecallFirst,
 )
 
 

@@ -126,10 +126,13 @@ class Loop:
 def evaluate(agent: Agent, env: VectorEnv) -> float:
     """Mean return of one episode per env, acting greedily."""
     obs = env.reset()
+    carry = agent.new_carry(env.num_envs)  # what is remembered here is none of training's business
     returns = np.zeros(env.num_envs)
     is_running = np.ones(env.num_envs, bool)
     while is_running.any():
-        transition = env.step(agent.env_action(agent.act(obs, explore=False)))
+        action = agent.act(obs, explore=False, carry=carry)
+        transition = env.step(agent.env_action(action))
+        agent.advance(carry, transition)
         obs = transition.obs
         returns += transition.reward * is_running
         is_running &= ~(transition.terminated | transition.truncated)

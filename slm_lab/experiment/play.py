@@ -41,10 +41,12 @@ def play(
     lengths: list[list[int]] = [[] for _ in slots]
     running, steps = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
     obs = env.reset()
+    carry = agent.new_carry(env.num_envs)
     unfinished = episodes
     while unfinished:
-        action = agent.act(obs, frame=AFTER_TRAINING, explore=explore)
+        action = agent.act(obs, frame=AFTER_TRAINING, explore=explore, carry=carry)
         transition = env.step(agent.env_action(action))
+        agent.advance(carry, transition)
         obs = transition.obs
         running += transition.reward
         steps += 1

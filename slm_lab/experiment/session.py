@@ -282,7 +282,7 @@ class Session:
         obs = state["loop"]["obs"]
         if self._loop.has_begun and not np.array_equal(self._env.obs, obs, equal_nan=True):
             logger.info("the env began new episodes: nothing joins them to the steps before")
-            self._agent.experience.cut(obs)
+            self._agent.cut(obs)
 
     def _restore(self) -> None:
         """Go on from the last good checkpoint; without any, start from the beginning."""

@@ -442,7 +442,7 @@ class DuelingConvNetSpec(_ConvKeys):
 
 
 class RecurrentNetSpec(_NetKeys):
-    """Fully connected layers, then a recurrent cell over the last observations."""
+    """Fully connected layers, then a recurrent cell that remembers the episode so far."""
 
     type: Literal["RecurrentNet"] = Field(description="Net type.")
     cell_type: Annotated[Literal["RNN", "LSTM", "GRU"], BeforeValidator(_cell_type)] = Field(
@@ -451,8 +451,12 @@ class RecurrentNetSpec(_NetKeys):
     fc_hid_layers: Widths = Field(description="Width of each layer before the cell.")
     rnn_hidden_size: SmallCount = Field(description="Width of the cell.")
     rnn_num_layers: SmallCount = Field(default=1, description="Stacked cells.")
-    bidirectional: Flag = Field(default=False, description="Read the sequence both ways.")
-    seq_len: Count = Field(description="Observations the cell reads.")
+    bidirectional: Flag = Field(
+        default=False, description="Read the last seq_len observations both ways instead."
+    )
+    seq_len: Count = Field(
+        description="Steps of a training sequence: how far back the gradient reaches."
+    )
 
 
 class TorchArcNetSpec(_NetKeys):

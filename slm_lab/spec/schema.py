@@ -20,6 +20,7 @@ from slm_lab.spec.algorithm import (
     DQNSpec,
     PPOSILSpec,
     PPOSpec,
+    SARSASpec,
     canonical_algorithm,
 )
 from slm_lab.spec.block import Block, FreeMapping, Report, build_block, shown
@@ -30,9 +31,18 @@ from slm_lab.spec.memory import (
     MEMORY_KEYS,
     SIL_KEYS,
     MemorySpec,
+    PrioritizedReplaySpec,
+    ReplaySpec,
 )
 from slm_lab.spec.meta import FORMER_META_KEYS, SAVED_RUN_KEYS, MetaSpec
-from slm_lab.spec.net import HEAD_STD_KEYS, NET_KEYS, NETS, TARGET_KEYS, NetSpec
+from slm_lab.spec.net import (
+    HEAD_STD_KEYS,
+    NET_KEYS,
+    NETS,
+    TARGET_KEYS,
+    NetSpec,
+    RecurrentNetSpec,
+)
 from slm_lab.spec.search import check_search, flatten_search
 from slm_lab.spec.text import TextError, check_json
 from slm_lab.spec.upgrade import is_v4
@@ -116,7 +126,8 @@ def build_spec(tree: Mapping[str, Any], name: str, source: str = "") -> tuple[Sp
 def ppo_minibatch_size(spec: Spec) -> int:
     """Transitions per gradient step of PPO: as given where that divides the rollout evenly.
 
-    Otherwise the rollout is cut into as many minibatches as fit, each as large as it can be.
+    Otherwise the rollout is cut into as many minibatches as fit, each as large as it can be. The
+    minibatches of a recurrent net hold whole sequences.
     """
     algorithm = spec.agent.algorithm
     if not isinstance(algorithm, PPOSpec | PPOSILSpec):
@@ -124,7 +135,10 @@ def ppo_minibatch_size(spec: Spec) -> int:
     rollout = spec.env.num_envs * algorithm.time_horizon
     if algorithm.minibatch_size >= rollout:
         return rollout
-    return rollout // (rollout // algorithm.minibatch_size)
+    net = spec.agent.net
+    unit = net.seq_len if isinstance(net, RecurrentNetSpec) else 1
+    units, given = rollout // unit, max(1, algorithm.minibatch_size // unit)
+    return units // (units // given) * unit
 
 
 def training_start_step(spec: Spec) -> int:
@@ -432,6 +446,16 @@ def _build_net(
 def _cross_check(spec: Spec, report: Report) -> None:
     """What no single block can see."""
     algorithm, env, meta = spec.agent.algorithm, spec.env, spec.meta
+    _check_recurrence(spec, report)
+    if (
+        isinstance(algorithm, SARSASpec)
+        and algorithm.training_frequency == 1
+        and spec.agent.memory.name == "OnPolicyBatchReplay"
+    ):
+        report.warnings.append(
+            "agent.algorithm.training_frequency: 1 leaves SARSA without next actions, so it learns "
+            "from terminations alone; use 2 or more, such as 32"
+        )
     if isinstance(algorithm, PPOSpec | PPOSILSpec):
         _check_minibatch(spec, algorithm, report)
         _warn_if_never(
@@ -455,6 +479,54 @@ def _cross_check(spec: Spec, report: Report) -> None:
         report.warnings.append(
             f"meta.log_frequency: {meta.log_frequency} is more than env.max_frame = "
             f"{env.max_frame}, so the curve will have one row"
+        )
+
+
+def _check_recurrence(spec: Spec, report: Report) -> None:
+    """A recurrent net learns from whole sequences: what they must fit into."""
+    algorithm, memory, net = spec.agent.algorithm, spec.agent.memory, spec.agent.net
+    critic = spec.agent.critic_net or net
+    if not isinstance(net, RecurrentNetSpec):
+        if isinstance(critic, RecurrentNetSpec):
+            report.problem("agent.net.critic_type", "RecurrentNet needs a recurrent actor as well.")
+        return
+    if algorithm.name in ("SoftActorCritic", "CrossQ"):
+        report.problem(
+            "agent.net.type",
+            f"{algorithm.name} learns from single transitions and has no recurrent form. "
+            "Use MLPNet, or PPO or DQN with RecurrentNet.",
+        )
+    if not isinstance(critic, RecurrentNetSpec) or critic.seq_len != net.seq_len:
+        report.problem(
+            "agent.net", "actor and critic must both be RecurrentNet, with the same seq_len."
+        )
+    seq_len, num_envs = net.seq_len, spec.env.num_envs
+    if isinstance(algorithm, PPOSpec | PPOSILSpec) and algorithm.time_horizon % seq_len:
+        report.problem(
+            "agent.algorithm.time_horizon",
+            f"found {algorithm.time_horizon}; expected a multiple of agent.net.seq_len = {seq_len},"
+            f" such as {max(1, algorithm.time_horizon // seq_len) * seq_len}",
+        )
+    if not isinstance(memory, ReplaySpec | PrioritizedReplaySpec):
+        return
+    if memory.batch_size % seq_len:
+        report.problem(
+            "agent.memory.batch_size",
+            f"found {memory.batch_size}; expected a multiple of agent.net.seq_len = {seq_len}, "
+            f"such as {max(1, memory.batch_size // seq_len) * seq_len}",
+        )
+    least = seq_len * num_envs
+    if min(memory.max_size, spec.env.max_frame) < least:
+        report.problem(
+            "agent.memory.max_size",
+            f"found {memory.max_size}; a sequence of each env takes seq_len * num_envs = {least}, "
+            "and env.max_frame must reach that too",
+        )
+    elif training_start_step(spec) < least:
+        report.problem(
+            "agent.algorithm.training_start_step",
+            f"found {training_start_step(spec)}; expected at least seq_len * num_envs = {least}, "
+            "so that there are whole sequences to learn from",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -11,7 +11,9 @@ from torch import Tensor, distributions
 
 from slm_lab.agent.algorithm.distribution import (
     Bernoulli,
+    Beta,
     Categorical,
+    Distribution,
     Family,
     Gumbel,
     LogNormal,
@@ -264,7 +266,7 @@ def test_default_picks_the_distribution_of_the_action_space(pdtype: str | None) 
 
 @pytest.mark.parametrize(
     ("action_type", "pdtype"),
-    [("discrete", "Normal"), ("multi_continuous", "Categorical"), ("continuous", "Beta")],
+    [("discrete", "Normal"), ("multi_continuous", "Categorical"), ("discrete", "Argmax")],
 )
 def test_a_wrong_pdtype_is_refused_with_key_finding_and_remedy(
     action_type: ActionType, pdtype: str
@@ -278,32 +280,87 @@ def test_a_wrong_pdtype_is_refused_with_key_finding_and_remedy(
     assert "Use default or" in message
 
 
+LOC, LOG_SCALE = random(5, 2), 0.5 * random(5, 2, seed=1)
+CONCENTRATION = 1.05 + random(2, 5, 2, seed=2).square()
+
+
+def stretched_beta() -> distributions.Distribution:
+    unit = distributions.Beta(*CONCENTRATION)
+    return distributions.TransformedDistribution(
+        unit, [distributions.AffineTransform(-1.0, 2.0)], validate_args=False
+    )
+
+
 def test_gumbel_equals_torch() -> None:
-    loc, log_scale, action = random(5, 1), random(5, 1, seed=1), random(5, 1, seed=2)
-    ours = Gumbel(loc, log_scale)
-    theirs = distributions.Gumbel(loc, log_scale.exp())
+    ours, theirs = Gumbel(LOC, LOG_SCALE), distributions.Gumbel(LOC, LOG_SCALE.exp())
+    action = random(5, 2, seed=3)
     torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action).sum(-1))
     torch.testing.assert_close(ours.entropy(), theirs.entropy().sum(-1))
-    torch.testing.assert_close(ours.mode(), theirs.mode)
-
-
-def test_gumbel_actions_come_from_gumbel_noise() -> None:
-    family = make_family(spaces("continuous", (1,)), "Gumbel")
-    assert family.noise_kind == "gumbel"
-    policy = family([torch.tensor([[1.0, math.log(2.0)]]).expand(20_000, 2)])
-    action = policy.sample(draws("gumbel", 20_000, 1))
-    assert action.mean().item() == pytest.approx(1.0 + 2.0 * 0.5772, abs=0.06)
 
 
 def test_log_normal_equals_torch() -> None:
-    mean, log_std, action = random(5, 1), random(5, 1, seed=1), random(5, 1, seed=2).exp()
-    ours, theirs = LogNormal(mean, log_std), distributions.LogNormal(mean, log_std.exp())
+    ours, theirs = LogNormal(LOC, LOG_SCALE), distributions.LogNormal(LOC, LOG_SCALE.exp())
+    action = random(5, 2, seed=3).exp()
     torch.testing.assert_close(ours.log_prob(action), theirs.log_prob(action).sum(-1))
     torch.testing.assert_close(ours.entropy(), theirs.entropy().sum(-1))
     torch.testing.assert_close(ours.mode(), theirs.mode)
-    assert ours.sample(random(5, 1, seed=3)).gt(0).all()
 
 
-def test_a_drawn_relaxed_one_hot_is_a_categorical_action() -> None:
-    policy = make_family(spaces("discrete", (3,)), "GumbelSoftmax")([random(5, 3)])
-    assert isinstance(policy, Categorical)
+def test_beta_equals_torch_on_a_stretched_interval() -> None:
+    ours = Beta(*CONCENTRATION)
+    action = random(5, 2, seed=3).tanh()
+    torch.testing.assert_close(ours.log_prob(action), stretched_beta().log_prob(action).sum(-1))
+    unit = distributions.Beta(*CONCENTRATION)
+    # Stretching to twice the length adds log 2 for each of the two dimensions.
+    torch.testing.assert_close(ours.entropy(), unit.entropy().sum(-1) + 2 * math.log(2))
+    torch.testing.assert_close(ours.mode(), 2 * unit.mode - 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "low", "high", "edges"),
+    [
+        (Gumbel, (0.3, 0.0), -10.0, 40.0, [0.0, 1.0]),
+        (LogNormal, (0.3, 0.0), 1e-4, 60.0, [0.5, 2.0]),
+        (Beta, (1.3, 2.5), -1.0, 1.0, [-0.6, 0.1]),
+        (Beta, (40.0, 1.05), -1.0, 1.0, [0.93, 0.97]),
+    ],
+)
+def test_samples_fall_where_the_density_says(
+    kind: Callable[..., Distribution],
+    numbers: tuple[float, float],
+    low: float,
+    high: float,
+    edges: list[float],
+) -> None:
+    def policy(rows: int) -> Distribution:
+        return kind(*(torch.full((rows, 1), number) for number in numbers))
+
+    dim = 4 * Beta.TRIES if kind is Beta else 1
+    noise = draws("gumbel" if kind is Gumbel else "normal", 20_000, dim)
+    action = policy(20_000).sample(noise)[:, 0]
+    grid = torch.linspace(low, high, 100_001)
+    density = policy(len(grid)).log_prob(grid[:, None]).exp()
+    mass = (density[1:] + density[:-1]) / 2 * grid.diff()
+    assert mass.sum().item() == pytest.approx(1, abs=0.01)
+    cell = torch.bucketize(grid[:-1], torch.tensor(edges))
+    probs = torch.zeros(3).index_add_(0, cell, mass)
+    counts = torch.bincount(torch.bucketize(action, torch.tensor(edges)), minlength=3)
+    assert_frequencies(counts, probs / probs.sum())
+
+
+@pytest.mark.parametrize("pdtype", ["Beta", "Gumbel", "LogNormal"])
+@pytest.mark.parametrize(("action_type", "dim"), [("continuous", 1), ("multi_continuous", 3)])
+def test_skewed_families_take_two_numbers_per_dimension(
+    pdtype: str, action_type: ActionType, dim: int
+) -> None:
+    family = make_family(spaces(action_type, (dim,)), pdtype)
+    policy = family([random(7, width) for width in family.head_dims])
+    action = policy.sample(draws(family.noise_kind, 7, family.noise_dim))
+    assert action.shape == policy.mode().shape == (7, dim)
+    assert policy.log_prob(action).shape == policy.entropy().shape == (7,)
+    assert policy.log_prob(action).isfinite().all()
+
+
+def test_gumbel_softmax_is_drawn_as_a_categorical() -> None:
+    family = make_family(spaces("discrete", (3,)), "GumbelSoftmax")
+    assert isinstance(family([random(2, 3)]), Categorical)

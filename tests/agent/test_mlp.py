@@ -14,7 +14,7 @@ from slm_lab.agent.algorithm.distribution import make_family
 from slm_lab.agent.net.activation import make_activation
 from slm_lab.agent.net.make import make_net
 from slm_lab.agent.net.mlp import MLPNet
-from slm_lab.spec import MLPNetSpec
+from slm_lab.spec import MLPNetSpec, SpecError
 from slm_lab.spec.net import ACTIVATIONS, INIT_FNS
 from slm_lab.types import Spaces
 
@@ -215,3 +215,8 @@ def test_policy_and_value_agree_however_they_are_asked_for() -> None:
             nets.policy_of_heads(nets.modules["net"](x)).log_prob(action), expected
         )
         torch.testing.assert_close(nets.value(state, x), value)
+
+
+def test_a_list_of_activations_must_name_one_per_head() -> None:
+    with pytest.raises(SpecError, match=r"out_layer_activation: found 2 for a net with 1 head"):
+        make_net(spec(out_layer_activation=["tanh", None]), (3,), (1,))

@@ -112,6 +112,13 @@ def test_a_continuous_action_finds_its_target(
     assert greedy(loop.agent, 0.0)[0] == pytest.approx([0.5], abs=0.1)
 
 
+@pytest.mark.parametrize("pdtype", ["Beta", "Gumbel", "LogNormal"])
+def test_skewed_distributions_find_it_too(make_spec: MakeSpec, train: Train, pdtype: str) -> None:
+    values = on("ContinuousAction", **{"agent.algorithm.action_pdtype": pdtype})
+    loop = train(make_spec("ActorCritic", values), frames=6000)
+    assert greedy(loop.agent, 0.0)[0] == pytest.approx([0.5], abs=0.15)
+
+
 @pytest.mark.parametrize("algorithm", POLICIES)
 @pytest.mark.parametrize(
     ("probe", "answer"), [("MultiDiscreteAction", [1, 2]), ("MultiBinaryAction", [1, 0])]

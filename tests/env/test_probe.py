@@ -108,6 +108,25 @@ def test_repeat_previous_needs_memory(probe):
     assert abs(np.mean(returns)) < 0.5
 
 
+def test_recall_first_pays_for_what_was_shown_first(probe):
+    env = probe("RecallFirst", length=4)
+
+    class Remembering:
+        first = None
+
+        def __call__(self, obs):
+            self.first = float(obs[0]) if self.first is None else self.first
+            return int(self.first > 0)
+
+    for _ in range(10):
+        steps, terminated, _ = episode(env, Remembering())
+        assert [reward for _, reward in steps] == [0.0, 0.0, 0.0, 1.0]
+        assert abs(steps[0][0]) == 1.0
+        assert [obs for obs, _ in steps[1:]] == [0.0, 0.0, 0.0]
+        assert terminated
+    assert {episode(env, lambda obs: 1)[0][-1][1] for _ in range(20)} == {1.0, -1.0}
+
+
 def test_probes_take_kwargs_from_the_spec(env_spec):
     env = make_env(env_spec("probe/Truncated-v0", length=2), seed=0)
     env.reset()

@@ -58,7 +58,15 @@ class RecordingAgent:
         self.act_frames: list[int] = []
         self._stored = 0
 
-    def act(self, obs: np.ndarray, *, frame: int = 0, explore: bool = True) -> np.ndarray:
+    def new_carry(self, num_envs: int) -> None:
+        return None
+
+    def advance(self, carry: None, transition: Transition) -> None:
+        pass
+
+    def act(
+        self, obs: np.ndarray, *, frame: int = 0, explore: bool = True, carry: None = None
+    ) -> np.ndarray:
         self.explored.append(explore)
         self.act_frames.append(frame)
         return obs[:, 0]

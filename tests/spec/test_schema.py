@@ -530,3 +530,18 @@ def test_ppo_with_the_episodes_of_old_specs_gets_a_rollout_and_says_so(ppo):
     assert isinstance(spec.agent.algorithm, PPOSpec)
     assert spec.agent.algorithm.time_horizon == 128
     assert "agent.memory.name: PPO learns from rollouts" in told[0]
+
+
+def test_sarsa_without_next_actions_is_warned_about(dqn):
+    exploration = algorithm(dqn)["explore_var_spec"]
+    dqn["agent"]["algorithm"] = {
+        "name": "SARSA",
+        "gamma": 0.99,
+        "explore_var_spec": exploration,
+        "training_frequency": 1,
+    }
+    dqn["agent"]["memory"] = {"name": "OnPolicyBatchReplay"}
+    dqn["agent"]["net"] = {"type": "MLPNet", "hid_layers": [8], "hid_layers_activation": "relu"}
+    assert "1 leaves SARSA without next actions" in warned(dqn)[1][0]
+    dqn["agent"]["memory"] = {"name": "OnPolicyReplay"}  # one whole episode
+    assert not any("SARSA" in warning for warning in warned(dqn)[1])

@@ -17,6 +17,7 @@ from slm_lab.agent.algorithm.distribution import make_family
 from slm_lab.agent.algorithm.loss import make_loss
 from slm_lab.agent.algorithm.returns import discounted_returns, gae, n_step_returns, standardize
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
+from slm_lab.agent.algorithm.sequence import from_rollout
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.divergence import check_finite
 from slm_lab.agent.learner import Learner, State, descent
@@ -67,8 +68,8 @@ class ActorCritic:
         entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)
         self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values())
         advantage, target = self._advantages(rollout)
-        obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
-        self.learner.step(obs, action, advantage, target)
+        obs = from_rollout(rollout.obs[:-1], self.nets.seq_len)
+        self.learner.step(obs, rollout.action.flatten(0, 1), advantage, target)
         for _ in range(self._spec.critic_iter):
             self._critic_learner.step(obs, target)
         lr = self._rates.mean()

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.distribution import Distribution, Family
+from slm_lab.agent.algorithm.sequence import sequence_length
 from slm_lab.agent.learner import State, Trainable
+from slm_lab.agent.net.bidirectional import BidirectionalNet
 from slm_lab.agent.net.init import init_head
 from slm_lab.agent.net.make import make_net
+from slm_lab.agent.net.recurrent import RecurrentNet
 from slm_lab.spec import Problem, SpecError
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 def policy_heads(family: Family, spec: NetSpec) -> tuple[tuple[int, ...], int | None]:
     """(output dims of a policy net, size of its free log-std or None)."""
+    if family.pdtype == "Beta" and spec.log_std_init is not None:
+        raise SpecError([Problem("agent.net.log_std_init", "Beta has no log std. Remove it.")])
     if family.spaces.is_continuous and spec.log_std_init is not None:
         dim = family.spaces.action_sizes[0]
         return (dim,), dim
@@ -42,6 +47,7 @@ class ActorCriticNets:
     ) -> None:
         self._family = family
         self.shared = bool(actor.shared)
+        self.seq_len = sequence_length(actor)
         dims, log_std_dim = policy_heads(family, actor)
         if self.shared:
             net = make_net(actor, family.spaces.obs_shape, (*dims, 1), log_std_dim)
@@ -49,7 +55,8 @@ class ActorCriticNets:
             value_head = _heads(net)[len(dims)]
         else:
             net = make_net(actor, family.spaces.obs_shape, dims, log_std_dim)
-            critic_net = make_net(critic, family.spaces.obs_shape, (1,))
+            memory_at = net.memory_size if isinstance(net, RecurrentNet | BidirectionalNet) else 0
+            critic_net = make_net(critic, family.spaces.obs_shape, (1,), memory_at=memory_at)
             nets = {"net": (net, actor), "critic_net": (critic_net, critic)}
             value_head = _heads(critic_net)[0]
         for head in _heads(net)[: len(dims)]:
@@ -75,7 +82,7 @@ class ActorCriticNets:
     def __call__(
         self, state: State, obs: Tensor, *, training: bool = False
     ) -> tuple[Distribution, Tensor]:
-        """obs [N, ...] -> (pi(.|s), V(s) [N])."""
+        """obs [N, ...], or [T, B, W] in sequences -> (pi(.|s), V(s) [N])."""
         outputs = self.trainables[0](state, obs, training=training)
         if self.shared:
             return self._split(outputs)

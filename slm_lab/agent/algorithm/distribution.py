@@ -26,6 +26,7 @@ NoiseKind = Literal["gumbel", "normal", "uniform"]
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_2 = math.log(2.0)
+_EULER = 0.5772156649015329
 # Nodes and weights such that sum w f(z) approximates E f(z) for z ~ N(0, 1).
 _GAUSS_HERMITE = tuple(
     (node * math.sqrt(2.0), weight / math.sqrt(math.pi))
@@ -172,41 +173,20 @@ class TanhNormal:
 
 
 @dataclass(frozen=True)
-class Gumbel:
-    """Gumbel, skewed to the right of its mode."""
-
-    mean: Tensor  # its mode, called so for the net's first output
-    log_std: Tensor
-
-    def sample(self, noise: Tensor) -> Tensor:
-        return self.mean + self.log_std.exp() * noise
-
-    def mode(self) -> Tensor:
-        return self.mean
-
-    def log_prob(self, action: Tensor) -> Tensor:
-        scaled = (action - self.mean) * (-self.log_std).exp()
-        return (-scaled - (-scaled).exp() - self.log_std).sum(-1)
-
-    def entropy(self) -> Tensor:
-        return (self.log_std + 1.0 + np.euler_gamma).sum(-1)
-
-
-@dataclass(frozen=True)
 class LogNormal:
-    """exp of a Gaussian: positive actions."""
+    """exp of a diagonal Gaussian: positive actions, spread over orders of magnitude."""
 
-    mean: Tensor
+    mean: Tensor  # [N, A], of the logarithm
     log_std: Tensor
 
     def sample(self, noise: Tensor) -> Tensor:
         return self._normal().sample(noise).exp()
 
     def mode(self) -> Tensor:
-        return (self.mean - (2.0 * self.log_std).exp()).exp()
+        return (self.mean - (2 * self.log_std).exp()).exp()
 
     def log_prob(self, action: Tensor) -> Tensor:
-        log_action = action.log()
+        log_action = action.clamp_min(torch.finfo(action.dtype).tiny).log()
         return self._normal().log_prob(log_action) - log_action.sum(-1)
 
     def entropy(self) -> Tensor:
@@ -214,6 +194,85 @@ class LogNormal:
 
     def _normal(self) -> Normal:
         return Normal(self.mean, self.log_std)
+
+
+@dataclass(frozen=True)
+class Gumbel:
+    """Independent Gumbel distributions: skewed towards large actions."""
+
+    mode_: Tensor  # [N, A]
+    log_scale: Tensor
+
+    def sample(self, noise: Tensor) -> Tensor:
+        return self.mode_ + self.log_scale.exp() * noise
+
+    def mode(self) -> Tensor:
+        return self.mode_
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        scaled = (action - self.mode_) * (-self.log_scale).exp()
+        return (-scaled - (-scaled).exp() - self.log_scale).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return (self.log_scale + 1 + _EULER).sum(-1)
+
+
+@dataclass(frozen=True)
+class Beta:
+    """Independent Beta distributions stretched to [-1, 1] (Chou et al. 2017): no action is cut off.
+
+    Both concentrations are above 1, so that there is one peak, inside the interval.
+    """
+
+    # Proposals per draw; each is accepted with a chance of 0.95 or more, so all fail in 1 of 10^8.
+    TRIES = 6
+
+    alpha: Tensor  # [N, A]
+    beta: Tensor  # [N, A]
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """noise [N, A * 4 * TRIES] is normal. Beta = X / (X + Y) of two Gamma draws."""
+        per_gamma = noise.view(*self.alpha.shape, 4, self.TRIES).unbind(-2)
+        x, y = _gamma(self.alpha, *per_gamma[:2]), _gamma(self.beta, *per_gamma[2:])
+        return self._inside(2 * x / (x + y) - 1)
+
+    def mode(self) -> Tensor:
+        return 2 * (self.alpha - 1) / (self.alpha + self.beta - 2) - 1
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        share = (self._inside(action) + 1) / 2
+        powers = (self.alpha - 1) * share.log() + (self.beta - 1) * (-share).log1p()
+        return (powers - self._log_norm() - _LOG_2).sum(-1)
+
+    def entropy(self) -> Tensor:
+        total = self.alpha + self.beta
+        slopes = (total - 2) * total.digamma()
+        slopes = slopes - (self.alpha - 1) * self.alpha.digamma()
+        slopes = slopes - (self.beta - 1) * self.beta.digamma()
+        return (self._log_norm() + slopes + _LOG_2).sum(-1)
+
+    def _log_norm(self) -> Tensor:
+        return self.alpha.lgamma() + self.beta.lgamma() - (self.alpha + self.beta).lgamma()
+
+    @staticmethod
+    def _inside(action: Tensor) -> Tensor:
+        """The density at the very ends is zero: rounding must not put an action there."""
+        return action.clamp(-1 + 1e-6, 1 - 1e-6)
+
+
+def _gamma(shape: Tensor, proposal: Tensor, coin: Tensor) -> Tensor:
+    """Marsaglia & Tsang 2000 for shapes of at least 1; the first accepted of several proposals.
+
+    proposal and coin [..., tries] are normal.
+    """
+    d = (shape - 1 / 3).unsqueeze(-1)
+    v = (1 + proposal / (3 * d.sqrt())).pow(3)
+    positive = v.clamp_min(1e-12)
+    limit = 0.5 * proposal.square() + d - d * positive + d * positive.log()
+    log_uniform = torch.special.log_ndtr(coin)
+    accepted = (v > 0) & (log_uniform < limit)
+    first = accepted.to(torch.int8).argmax(-1, keepdim=True)
+    return (d * positive).gather(-1, first).squeeze(-1)
 
 
 def _log_det_tanh(u: Tensor) -> Tensor:
@@ -246,7 +305,8 @@ class Family:
 
     @property
     def noise_dim(self) -> int:
-        return sum(self.spaces.action_sizes)
+        size = sum(self.spaces.action_sizes)
+        return size * 4 * Beta.TRIES if self.pdtype == "Beta" else size
 
     def __call__(self, heads: Sequence[Tensor]) -> Distribution:
         match self.spaces.action_type:
@@ -257,9 +317,12 @@ class Family:
             case "multi_binary":
                 return Bernoulli(heads[0])
             case _:
-                mean, log_std = heads if len(heads) == 2 else heads[0].chunk(2, -1)
-                log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
-                return _CONTINUOUS[self.pdtype](mean, log_std)
+                first, second = heads if len(heads) == 2 else heads[0].chunk(2, -1)
+                if self.pdtype == "Beta":
+                    return Beta(1 + F.softplus(first), 1 + F.softplus(second))
+                return _BY_LOCATION.get(self.pdtype, Normal)(
+                    first, second.clamp(LOG_STD_MIN, LOG_STD_MAX)
+                )
 
     def to_env(self, action: Tensor) -> Tensor:
         """What the env executes. Samples are stored unchanged; only the env sees them bounded."""
@@ -270,13 +333,13 @@ class Family:
         return action
 
 
-_CONTINUOUS: dict[str, Callable[[Tensor, Tensor], Distribution]] = {
-    "Normal": Normal,
-    "MultivariateNormal": Normal,  # diagonal, as in the original
+_BY_LOCATION: dict[str, Callable[[Tensor, Tensor], Distribution]] = {
     "NormalTanh": TanhNormal,
-    "Gumbel": Gumbel,
     "LogNormal": LogNormal,
+    "Gumbel": Gumbel,
 }
+"""What takes a location and the logarithm of a scale; any other name is a Normal."""
+
 _DEFAULT_PDTYPE = {
     "discrete": "Categorical",
     "multi_discrete": "MultiCategorical",
@@ -285,12 +348,19 @@ _DEFAULT_PDTYPE = {
     "multi_continuous": "Normal",
 }
 _PDTYPES = {
-    # A relaxed one-hot, drawn from, has the probabilities of the categorical.
+    # A draw of GumbelSoftmax is a draw of Categorical, and so is its probability.
     "discrete": ("Categorical", "GumbelSoftmax"),
     "multi_discrete": ("MultiCategorical",),
     "multi_binary": ("Bernoulli",),
-    "continuous": ("Normal", "NormalTanh", "Gumbel", "LogNormal"),
-    "multi_continuous": ("Normal", "MultivariateNormal", "NormalTanh"),
+    "continuous": ("Normal", "NormalTanh", "Beta", "Gumbel", "LogNormal"),
+    "multi_continuous": (
+        "Normal",
+        "MultivariateNormal",
+        "NormalTanh",
+        "Beta",
+        "Gumbel",
+        "LogNormal",
+    ),
 }
 
 
@@ -300,7 +370,10 @@ def make_family(spaces: Spaces, pdtype: str | None) -> Family:
     allowed = _PDTYPES[spaces.action_type]
     if pdtype not in allowed:
         options = " or ".join(("default", *allowed))
-        fix = f"{pdtype} cannot describe {spaces.action_type} actions. Use {options}."
+        fault = f"cannot describe {spaces.action_type} actions"
+        if pdtype == "Argmax" and spaces.action_type == "discrete":
+            fault = "is for Q values: a policy over discrete actions must be able to choose"
+        fix = f"{pdtype} {fault}. Use {options}."
         raise SpecError([Problem("agent.algorithm.action_pdtype", fix)])
     return Family(pdtype, spaces)
 

@@ -14,6 +14,7 @@ from slm_lab.agent.algorithm.exploration import QActor
 from slm_lab.agent.algorithm.loss import make_row_loss
 from slm_lab.agent.algorithm.minibatch import minibatches
 from slm_lab.agent.algorithm.schedule import LearningRates
+from slm_lab.agent.algorithm.sequence import from_rows, sequence_length
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.algorithm.target_net import TargetUpdate
 from slm_lab.agent.divergence import check_finite
@@ -55,6 +56,7 @@ class DQN:
                 setup.device
             )
         self._q = Trainable("net", q_net, net)
+        self._seq_len = sequence_length(net)
         self.modules = {"net": self._q.net}
         state = self._q.initial_state() | {"td_error": torch.zeros(batch_size, device=setup.device)}
         if self._has_target:
@@ -130,6 +132,7 @@ class DQN:
         discount: Tensor,
         weight: Tensor,
     ) -> tuple[State, dict[str, Tensor]]:
+        obs, next_obs = from_rows(obs, self._seq_len), from_rows(next_obs, self._seq_len)
         target = self._td_target(state, reward, next_obs, discount)
 
         def loss(state: State) -> tuple[Tensor, dict[str, Tensor]]:

@@ -19,6 +19,7 @@ from slm_lab.agent.algorithm.distribution import make_family
 from slm_lab.agent.algorithm.loss import make_loss
 from slm_lab.agent.algorithm.returns import gae, standardize
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
+from slm_lab.agent.algorithm.sequence import from_rows, shuffled_minibatches
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.divergence import check_finite
 from slm_lab.agent.learner import Learner, State, descent
@@ -99,15 +100,14 @@ class PPO:
             clip_eps=clip_eps, entropy_coef=entropy_coef, **self._rates.values()
         )
         rows = self._rows(rollout)
-        size = rows[0].shape[0]
+        length, envs = rollout.reward.shape
         steps = 0
         for epoch in range(spec.training_epoch):
             if epoch and spec.recompute_advantages:
                 rows = (*rows[:3], *self._advantages(rollout))
-            order = torch.randperm(size, generator=self._generator)
-            # A remainder of a few rows would take a step as large as the others: it sits out.
-            whole = size - size % self._minibatch_size
-            for index in torch.split(order[:whole], self._minibatch_size):
+            for index in shuffled_minibatches(
+                length, envs, self._minibatch_size, self.nets.seq_len, self._generator
+            ):
                 self.learner.step(*rows, index)
                 steps += 1
         lr = self._rates.mean()
@@ -132,7 +132,7 @@ class PPO:
         index: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Policy, value and entropy terms on the rows that `index` selects."""
-        policy, value = self.nets(state, obs[index], training=True)
+        policy, value = self.nets(state, from_rows(obs[index], self.nets.seq_len), training=True)
         entropy = policy.entropy().mean()
         policy_loss, metrics = ppo_policy_loss(
             policy.log_prob(action[index]),

@@ -18,6 +18,7 @@ from slm_lab.agent.algorithm.actor_critic_nets import make_policy_net
 from slm_lab.agent.algorithm.distribution import Distribution, make_family
 from slm_lab.agent.algorithm.returns import discounted_returns, standardize
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
+from slm_lab.agent.algorithm.sequence import from_rollout, sequence_length
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.divergence import check_finite
 from slm_lab.agent.learner import Learner, State, Trainable, descent
@@ -38,6 +39,7 @@ class Reinforce:
         with initialising(setup.seeds.net):
             policy_net = make_policy_net(self._family, net).to(setup.device)
         self._net = Trainable("net", policy_net, net)
+        self._seq_len = sequence_length(net)
         self.modules = {"net": self._net.net}
         state = self._net.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
         self.learner = Learner(state, descent([self._net], self.loss), compile=setup.compile)
@@ -51,8 +53,8 @@ class Reinforce:
     def update(self, rollout: Rollout, frame: int) -> Metrics:
         entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)
         self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values())
-        obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
-        self.learner.step(obs, action, self._advantage(rollout))
+        obs = from_rollout(rollout.obs[:-1], self._seq_len)
+        self.learner.step(obs, rollout.action.flatten(0, 1), self._advantage(rollout))
         lr = self._rates.mean()
         self._rates.advance()
         metrics = check_finite(self.learner.mean_metrics(), frame)

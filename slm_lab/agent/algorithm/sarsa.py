@@ -14,6 +14,7 @@ from torch import Tensor
 from slm_lab.agent.algorithm.exploration import QActor
 from slm_lab.agent.algorithm.loss import make_row_loss
 from slm_lab.agent.algorithm.schedule import LearningRates
+from slm_lab.agent.algorithm.sequence import from_rollout, sequence_length
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.divergence import check_finite
 from slm_lab.agent.learner import Learner, State, Trainable, descent
@@ -46,6 +47,7 @@ class SARSA:
                 setup.device
             )
         self._q = Trainable("net", q_net, net)
+        self._seq_len = sequence_length(net)
         self.modules = {"net": self._q.net}
         state = self._q.initial_state()
         self._row_loss = make_row_loss(net.loss_spec)
@@ -79,7 +81,8 @@ class SARSA:
         terminated: Tensor,
         truncated: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        q_values = self._q(state, obs.flatten(0, 1), training=True)[0].view(*reward.shape, -1)
+        q_values = self._q(state, from_rollout(obs, self._seq_len), training=True)[0]
+        q_values = q_values.view(*reward.shape, -1)
         q_value = q_values.gather(-1, action.unsqueeze(-1)).squeeze(-1)
         target, counts = sarsa_target(
             reward, q_value.detach(), terminated, truncated, self._spec.gamma

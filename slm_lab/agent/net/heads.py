@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from slm_lab.agent.net.activation import make_activation
+from slm_lab.spec import Problem, SpecError
 
 
 def make_tails(
@@ -19,6 +20,12 @@ def make_tails(
         if activation is None or isinstance(activation, str)
         else activation
     )
+    if len(names) != len(out_dims):
+        fix = (
+            f"found {len(names)} for a net with {len(out_dims)} head(s); give one per head. Where "
+            "actor and critic differ: actor_out_layer_activation, critic_out_layer_activation."
+        )
+        raise SpecError([Problem("agent.net.out_layer_activation", fix)])
     heads = [_head(in_dim, out_dim, name) for out_dim, name in zip(out_dims, names, strict=True)]
     return heads[0] if len(heads) == 1 else nn.ModuleList(heads)
 

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from torch import nn
 
 from slm_lab.agent.net.arc import TorchArcNet
+from slm_lab.agent.net.bidirectional import BidirectionalNet
 from slm_lab.agent.net.conv import ConvNet, DuelingConvNet
 from slm_lab.agent.net.dueling import DuelingMLPNet
 from slm_lab.agent.net.mlp import MLPNet
+from slm_lab.agent.net.recurrent import RecurrentNet
 from slm_lab.spec import (
     ConvNetSpec,
     DuelingConvNetSpec,
     DuelingMLPNetSpec,
     MLPNetSpec,
     NetSpec,
-    Problem,
-    SpecError,
+    RecurrentNetSpec,
     TorchArcNetSpec,
 )
 
@@ -27,7 +28,9 @@ def make_net(
     obs_shape: tuple[int, ...],
     out_dims: Sequence[int],
     log_std_dim: int | None = None,
+    memory_at: int = 0,
 ) -> nn.Module:
+    """`memory_at` is for recurrent nets that share rows: where this one's memory begins."""
     match spec:
         case MLPNetSpec():
             return MLPNet(spec, obs_shape, out_dims, log_std_dim)
@@ -37,7 +40,9 @@ def make_net(
             return ConvNet(spec, obs_shape, out_dims, log_std_dim)
         case DuelingConvNetSpec():
             return DuelingConvNet(spec, obs_shape, out_dims)
+        case RecurrentNetSpec(bidirectional=True):
+            return BidirectionalNet(spec, obs_shape, out_dims, log_std_dim, memory_at)
+        case RecurrentNetSpec():
+            return RecurrentNet(spec, obs_shape, out_dims, log_std_dim, memory_at)
         case TorchArcNetSpec():
             return TorchArcNet(spec, obs_shape, out_dims, log_std_dim)
-    fix = f"{spec.type} cannot be built yet. Use MLPNet or TorchArcNet."
-    raise SpecError([Problem("agent.net.type", fix)])
