@@ -355,3 +355,17 @@ def test_a_truncated_step_bootstraps_from_its_own_final_observation(
     assert advantage.tolist() == pytest.approx([0.25, 1.0, -3.0])
     assert value.tolist() == [1.0, 2.0, 7.0]
     assert target.tolist() == pytest.approx([1.25, 3.0, 4.0])
+
+
+def test_one_pass_of_a_shared_net_gives_what_two_would(
+    make_spec: MakeSpec, make_rollout: MakeRollout
+) -> None:
+    _, ppo = make_ppo(make_spec("PPO", {"agent.net.shared": True}))
+    rollout = make_rollout(
+        obs=[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]], action=[[0, 1], [1, 0]], reward=[[1.0, 2.0]] * 2
+    )
+    obs, action, log_prob, advantage, target, value = ppo._rows(rollout)
+    policy = ppo.nets.policy(ppo.learner.state, obs)
+    torch.testing.assert_close(log_prob, policy.log_prob(action))
+    torch.testing.assert_close(value, ppo.nets.value(ppo.learner.state, obs))
+    torch.testing.assert_close((advantage, target), ppo._advantages(rollout)[:2])
