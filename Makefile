@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 PEERS := .venv-peers
 
-.PHONY: help demo test check format bench-ppo bench-off-policy clean
+.PHONY: help demo test check format bench-ppo bench-off-policy bench-checkpoint clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -34,6 +34,9 @@ bench-ppo: $(VENV)/.installed $(PEERS)/.installed ## PPO CartPole: our frames pe
 
 bench-off-policy: $(VENV)/.installed $(PEERS)/.installed ## DQN, SAC and CrossQ: the same comparison
 	$(BIN)/python benchmarks/side_by_side.py dqn_cartpole sac_pendulum crossq_pendulum --peer-python $(PEERS)/bin/python
+
+bench-checkpoint: $(VENV)/.installed-dev ## share of the training time that checkpoints take
+	$(BIN)/python benchmarks/checkpoint_cost.py
 
 clean: ## remove environments and caches; results in data/ stay
 	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
