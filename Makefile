@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 PEERS := .venv-peers
 
-.PHONY: help demo test check format bench-ppo bench-off-policy bench-pong clean
+.PHONY: help demo test check format bench-ppo bench-off-policy bench-pong bench-checkpoint clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -37,6 +37,9 @@ bench-off-policy: $(VENV)/.installed $(PEERS)/.installed ## DQN, SAC and CrossQ:
 
 bench-pong: $(VENV)/.installed-dev $(PEERS)/.installed ## PPO on Atari Pong: beside SB3 and the physical limit
 	$(BIN)/python benchmarks/side_by_side.py ppo_pong --peer-python $(PEERS)/bin/python
+
+bench-checkpoint: $(VENV)/.installed-dev ## share of the training time that checkpoints take
+	$(BIN)/python benchmarks/checkpoint_cost.py
 
 clean: ## remove environments and caches; results in data/ stay
 	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

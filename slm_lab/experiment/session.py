@@ -115,7 +115,8 @@ class Session:
         self._next_eval = spec.meta.eval_frequency
         self._reported_at = time.monotonic()
         self._save_at, self._save_at_frame = self._next_save()
-        self._saves, self._save_seconds, self._save_bytes = 0, 0.0, 0
+        self.saves, self.save_seconds, self.last_save_seconds, self.save_bytes = 0, 0.0, 0.0, 0
+        self._seconds_before = 0.0
         self._has_broken_off = self._has_diverged = False
         logger.info(self._start_line())
         if options.resume:
@@ -299,6 +300,7 @@ class Session:
             ) from error
         _warn_of_other_versions(manifest)
         self._save_at, self._save_at_frame = self._next_save()
+        self._seconds_before = self._loop.clock.seconds
         logger.info(f"Session {self._session} goes on from frame {self._loop.clock.frame:,}")
 
     def _save_if_due(self, now: float) -> bool:
@@ -323,10 +325,11 @@ class Session:
         checkpoints_written = self._save_checkpoints()
         self._best_is_saved = self._save_models() and checkpoints_written
         spent = time.perf_counter() - began
-        self._saves += 1
-        self._save_seconds += spent
+        self.saves += 1
+        self.save_seconds += spent
+        self.last_save_seconds = spent
         self._save_at, self._save_at_frame = self._next_save(spent)
-        size = f"{self._save_bytes / 1e6:.1f} MB in {spent:.2f} s"
+        size = f"{self.save_bytes / 1e6:.1f} MB in {spent:.2f} s"
         logger.debug(f"Session {self._session} saved at frame {self._loop.clock.frame:,}: {size}")
 
     def _save_checkpoints(self) -> bool:
@@ -347,7 +350,7 @@ class Session:
             where, kept = error.filename or self._store.folder, "the one before it is kept"
             logger.warning(f"{where}: checkpoint not written ({error.strerror or error}), {kept}")
             return False
-        self._save_bytes = manifest.size
+        self.save_bytes = manifest.size
         return True
 
     def _save_models(self) -> bool:
@@ -392,10 +395,12 @@ class Session:
             logger.warning(f"{path}: not written ({failure.strerror})")
 
     def _saving_line(self) -> str:
-        share = self._save_seconds / max(self._loop.clock.seconds, 1e-9)
+        # Since this process began; the last save came after the clock had stopped.
+        seconds = self._loop.clock.seconds - self._seconds_before + self.last_save_seconds
+        share = self.save_seconds / max(seconds, 1e-9)
         return (
-            f"Session {self._session} saved {self._saves} time(s) in {self._save_seconds:.2f} s, "
-            f"{share:.1%} of its time; a checkpoint takes {self._save_bytes / 1e6:.1f} MB"
+            f"Session {self._session} saved {self.saves} time(s) in {self.save_seconds:.2f} s, "
+            f"{share:.1%} of its time; a checkpoint takes {self.save_bytes / 1e6:.1f} MB"
         )
 
     def _start_line(self) -> str:
