@@ -24,3 +24,9 @@ def session_seeds(random_seed: int, trial: int, session: int) -> SessionSeeds:
     """Independent streams for one session; the same three numbers always give the same ones."""
     children = np.random.SeedSequence([random_seed, trial, session]).spawn(3)
     return SessionSeeds(*(int(child.generate_state(1)[0]) for child in children))
+
+
+def validation_seed(random_seed: int, trial: int) -> int:
+    """A seed for training a trial of a search once more: none that the search itself has used."""
+    sequence = np.random.SeedSequence([random_seed, trial], spawn_key=(1,))
+    return int(sequence.generate_state(1)[0])

@@ -1,0 +1,123 @@
+"""One trial of a search: its sessions advance together, and report their mean after each round.
+
+All sessions live in the trial's process and take turns, so that a trial with several seeds has one
+score at every rung, and can be stopped there.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slm_lab.agent.divergence import DivergenceError
+from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.options import RunOptions
+from slm_lab.experiment.session import Session
+from slm_lab.spec import Spec
+
+POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Where a trial is. `score` is finite: the floor stands for one that is not known or not fit.
+
+    `interrupted` means that somebody asked for a stop before the round was complete.
+    """
+
+    frame: int
+    score: float
+    seconds: float
+    done: bool = False
+    diverged: str = ""
+    interrupted: bool = False
+
+
+class TrialRounds:
+    """Owns the sessions of a trial."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        layout: RunLayout,
+        trial: int,
+        options: RunOptions,
+        *,
+        rounds: Sequence[int],
+        floor: float,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._rounds, self._floor, self._should_stop = rounds, floor, should_stop
+        self._seconds = 0.0
+        self._sessions: list[Session] = []
+        try:
+            for index in range(spec.meta.max_session):
+                session = Session(
+                    spec,
+                    layout,
+                    trial,
+                    index,
+                    options,
+                    report=lambda _: None,
+                    should_stop=should_stop,
+                )
+                self._sessions.append(session)
+        except BaseException:
+            self.close()
+            raise
+
+    def advance(self) -> Round:
+        """Bring every session to the end of the next round; a session that is there waits.
+
+        One that diverges ends its trial: the others could only be averaged with a failure.
+        """
+        began = time.monotonic()
+        frame = min(session.frame for session in self._sessions)
+        until = next((end for end in self._rounds if end > frame), self._rounds[-1])
+        diverged = ""
+        for index, session in enumerate(self._sessions):
+            try:
+                session.advance(until)
+            except DivergenceError as error:
+                diverged = f"session {index}: {error}"
+                break
+        self._seconds += time.monotonic() - began
+        frame = min(session.frame for session in self._sessions)
+        scores = [session.score for session in self._sessions]
+        if any(math.isinf(score) for score in scores):
+            diverged = diverged or "a return is infinite"
+        mean = sum(scores) / len(scores)
+        return Round(
+            frame=frame,
+            score=self._floor if diverged or not math.isfinite(mean) else mean,
+            seconds=self._seconds,
+            done=bool(diverged) or frame >= self._rounds[-1],
+            diverged=diverged,
+            interrupted=frame < until and not diverged,
+        )
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+
+
+class StopFile:
+    """Whether a stop was asked for, by a file that trials on any node can see.
+
+    Asked at every step of the loop, so it looks at the disk only now and then.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = path, clock
+        self._looked_at = -math.inf
+        self._found = False
+
+    def __call__(self) -> bool:
+        now = self._clock()
+        if not self._found and now - self._looked_at >= POLL_SECONDS:
+            self._looked_at = now
+            self._found = self._path.exists()
+        return self._found

@@ -1,0 +1,43 @@
+"""How fast a spec trains here, measured by training it for a few seconds."""
+
+from __future__ import annotations
+
+import time
+from tempfile import TemporaryDirectory
+
+from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.options import RunOptions
+from slm_lab.experiment.session import Session
+from slm_lab.experiment.threads import set_threads
+from slm_lab.spec import Spec
+
+SECONDS = 4.0
+
+
+def measure_speed(spec: Spec, seconds: float = SECONDS) -> float:
+    """Frames per second of one session in this process, without compilation.
+
+    Nothing of it is kept.
+    """
+    spec = spec.with_values({"meta.compile": "off", "meta.random_seed": 0})
+    options = RunOptions(mode="search")
+    set_threads(spec, options)
+    with TemporaryDirectory() as folder:
+        layout = RunLayout.create(spec.name, "speed", folder)
+        end = time.monotonic() + seconds
+        session = Session(
+            spec,
+            layout,
+            0,
+            0,
+            options,
+            report=lambda _: None,
+            should_stop=lambda: time.monotonic() > end,
+        )
+        began = time.monotonic()
+        end = began + seconds
+        try:
+            session.advance()
+            return session.frame / (time.monotonic() - began)
+        finally:
+            session.close()
