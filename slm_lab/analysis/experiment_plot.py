@@ -56,7 +56,8 @@ def plot_scatter(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, title
         if axis.is_log:
             graph.set_xscale("log")
         if ticks:
-            graph.set_xticks(range(len(ticks)), ticks, rotation=20, ha="right", fontsize=8)
+            graph.set_xticks(range(len(ticks)), ticks, fontsize=8)
+            graph.set_xlim(-0.5, len(ticks) - 0.5)
         graph.set_xlabel(axis.label)
         graph.grid(alpha=0.3)
     for row in range(rows):

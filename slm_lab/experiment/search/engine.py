@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.search.display import SearchDisplay
-from slm_lab.experiment.search.journal import Journal, Status, TrialRecord
+from slm_lab.experiment.search.journal import Journal, Report, Status, TrialRecord
 from slm_lab.experiment.search.plan import SearchPlan
 from slm_lab.experiment.search.processes import forget_processes, remember_processes
 from slm_lab.experiment.search.sampler import Sampler, make_sampler
@@ -204,7 +204,8 @@ class _Search:
 
     def report(self, trial: int, result: Mapping[str, Any]) -> None:
         if not (result["interrupted"] or result["failed"]):
-            self.journal.report(trial, result["frame"], result["score"], result["seconds"])
+            told = {name: result[name] for name in ("frame", "score", "seconds", "node")}
+            self.journal.report(trial, Report(**told))
             self.display.report(self.journal.records, trial)
 
     def conclude(self, trial: int, result: Mapping[str, Any] | None) -> None:

@@ -5,7 +5,7 @@ again, so that a search that was killed at any instant goes on as if it had not 
 disk is ever unpickled.
 
     {"event": "start", "trial": 3, "point": {...}, "values": {...}}
-    {"event": "report", "trial": 3, "frame": 5000, "score": 87.2, "seconds": 4.1}
+    {"event": "report", "trial": 3, "frame": 5000, "score": 87.2, "seconds": 4.1, "node": "9f3a..."}
     {"event": "end", "trial": 3, "status": "stopped", "score": 87.2, "reason": ""}
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,11 +25,13 @@ Status = Literal["running", "completed", "stopped", "diverged", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The mean over a trial's sessions at a frame; `seconds` is the time the trial has trained."""
+    """The mean over a trial's sessions at a frame; `seconds` is the time the trial has trained,
+    `node` the machine of the cluster it was on."""
 
     frame: int
     score: float
     seconds: float
+    node: str = ""
 
 
 @dataclass(slots=True)
@@ -82,10 +84,10 @@ class Journal:
     def start(self, trial: int, point: Mapping[str, float], values: Mapping[str, Any]) -> None:
         self._write(event="start", trial=trial, point=dict(point), values=dict(values))
 
-    def report(self, trial: int, frame: int, score: float, seconds: float) -> None:
+    def report(self, trial: int, report: Report) -> None:
         """A trial that went back to its checkpoint repeats reports; they count once."""
-        if frame > self.records[trial].frame:
-            self._write(event="report", trial=trial, frame=frame, score=score, seconds=seconds)
+        if report.frame > self.records[trial].frame:
+            self._write(event="report", trial=trial, **asdict(report))
 
     def end(self, trial: int, status: Status, score: float, reason: str = "") -> None:
         self._write(event="end", trial=trial, status=status, score=score, reason=reason)
@@ -111,7 +113,9 @@ class Journal:
             case "start":
                 self.records[trial] = TrialRecord(trial, event["point"], event["values"])
             case "report":
-                report = Report(event["frame"], event["score"], event["seconds"])
+                report = Report(
+                    event["frame"], event["score"], event["seconds"], event.get("node", "")
+                )
                 self.records[trial].reports.append(report)
             case "end":
                 record = self.records[trial]

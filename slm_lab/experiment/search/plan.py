@@ -53,15 +53,19 @@ class SearchPlan:
     max_trial: int
     max_session: int
     max_frame: int
+    log_frequency: int
     halving: Halving | None
     cpu: float
     gpu: float
 
     def rounds(self) -> tuple[int, ...]:
-        """Frames at which a trial reports: each rung, a regular grid, and its end."""
+        """Frames at which a trial reports: each rung, a regular grid, and its end.
+
+        The score moves with the rows of the curve, so no grid is finer than these.
+        """
         rungs = self.halving.rungs(self.max_frame) if self.halving else ()
-        grid = (math.ceil(self.max_frame * i / REPORTS) for i in range(1, REPORTS + 1))
-        return tuple(sorted({*rungs, *grid}))
+        step = max(math.ceil(self.max_frame / REPORTS), self.log_frequency)
+        return tuple(sorted({*rungs, *range(step, self.max_frame, step), self.max_frame}))
 
     @property
     def grid_size(self) -> int:
@@ -101,6 +105,7 @@ def plan_search(spec: Spec) -> SearchPlan:
         max_trial=max_trial,
         max_session=spec.meta.max_session,
         max_frame=spec.env.max_frame,
+        log_frequency=spec.meta.log_frequency,
         halving=halving,
         **resources,
     )
@@ -118,9 +123,10 @@ def _halving(spec: Spec, problems: list[Problem]) -> Halving | None:
     factor = _number(given, "reduction_factor", path, problems, default=3)
     if grace is None or factor is None:
         return None
-    if not 1 <= grace <= spec.env.max_frame:
-        limit = f"env.max_frame = {spec.env.max_frame}"
-        message = f"found {grace:g}; expected frames, from 1 to {limit}"
+    first_row, last = spec.meta.log_frequency, spec.env.max_frame
+    if not min(first_row, last) <= grace <= last:
+        bounds = f"meta.log_frequency = {first_row} to env.max_frame = {last}"
+        message = f"found {grace:g}; expected frames, from {bounds}: before, there is no score"
         problems.append(Problem(f"{path}.grace_period", message))
     if factor <= 1:
         message = f"found {factor:g}; expected more than 1: one in so many trials passes a rung"

@@ -12,7 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from loguru import logger
+
 from slm_lab.agent.divergence import DivergenceError
+from slm_lab.experiment.console import LOG_FORMAT
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.session import Session
@@ -53,17 +56,20 @@ class TrialRounds:
         self._rounds, self._floor, self._should_stop = rounds, floor, should_stop
         self._seconds = 0.0
         self._sessions: list[Session] = []
+        self._logs: list[int] = []
         try:
             for index in range(spec.meta.max_session):
-                session = Session(
-                    spec,
-                    layout,
-                    trial,
-                    index,
-                    options,
-                    report=lambda _: None,
-                    should_stop=should_stop,
-                )
+                self._logs.append(_session_log(layout.log_path(trial, index), index))
+                with logger.contextualize(session=index):
+                    session = Session(
+                        spec,
+                        layout,
+                        trial,
+                        index,
+                        options,
+                        report=lambda _: None,
+                        should_stop=should_stop,
+                    )
                 self._sessions.append(session)
         except BaseException:
             self.close()
@@ -80,7 +86,8 @@ class TrialRounds:
         diverged = ""
         for index, session in enumerate(self._sessions):
             try:
-                session.advance(until)
+                with logger.contextualize(session=index):
+                    session.advance(until)
             except DivergenceError as error:
                 diverged = f"session {index}: {error}"
                 break
@@ -100,8 +107,22 @@ class TrialRounds:
         )
 
     def close(self) -> None:
-        for session in self._sessions:
-            session.close()
+        for index, session in enumerate(self._sessions):
+            with logger.contextualize(session=index):
+                session.close()
+        for handler in self._logs:
+            logger.remove(handler)
+        self._sessions, self._logs = [], []
+
+
+def _session_log(path: Path, session: int) -> int:
+    """A log file for what is logged in the name of a session."""
+    return logger.add(
+        path,
+        format=LOG_FORMAT,
+        level="DEBUG",
+        filter=lambda record: record["extra"].get("session") == session,
+    )
 
 
 class StopFile:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import ray
 from loguru import logger
 from ray import tune
 
@@ -60,13 +61,13 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
                 config, self._trial_config = self._trial_config, None
                 self._rounds = self._begin(config)
             if self._rounds is not None:
-                return asdict(self._rounds.advance()) | {"failed": ""}
+                return asdict(self._rounds.advance()) | {"failed": "", "node": _node()}
         except Exception as error:
             logger.error(f"Trial failed\n{traceback.format_exc().rstrip()}")
             is_ours = isinstance(error, SpecError | FileNotFoundError)
             self._error = str(error) if is_ours else f"{type(error).__name__}: {error}"
         failed = Round(frame=0, score=self._job.floor, seconds=0.0, done=True)
-        return asdict(failed) | {"failed": self._error}
+        return asdict(failed) | {"failed": self._error, "node": _node()}
 
     def cleanup(self) -> None:
         if self._rounds is not None:
@@ -81,7 +82,7 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
                 f"{layout.predir}: not found on this machine. The nodes of a cluster share the "
                 "disk that the run folder is on; start the search in such a folder."
             )
-        setup_logging(layout.log_path(trial), "DEBUG", stderr_level="ERROR")
+        setup_logging(layout.log_path(trial), "INFO", stderr_level="ERROR")
         spec = job.trial_spec(config["values"])
         set_threads(spec, job.options)
         return TrialRounds(
@@ -93,3 +94,8 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
             floor=job.floor,
             should_stop=StopFile(Path(job.stop_file)),
         )
+
+
+def _node() -> str:
+    """The machine of the cluster that this process runs on."""
+    return str(ray.get_runtime_context().get_node_id())
