@@ -66,8 +66,8 @@ def run(
     """Train all sessions of a spec and return the metrics that are also written to its folder.
 
     `dev` is the quick look: one session, more checks. `train@latest` and `train@FOLDER` go on with
-    an earlier run of the same spec. `search` runs many trials of it, see `search`. A run that is stopped by Ctrl-C or SIGTERM is analysed too, and
-    then raises `RunStopped`, a KeyboardInterrupt.
+    an earlier run of the same spec. `search` runs many trials, see `search`. A run that is stopped
+    by Ctrl-C or SIGTERM is analysed too, and then raises `RunStopped`, a KeyboardInterrupt.
     """
     kind, at, where = mode.partition("@")
     if kind == "search" and (where or not at):
@@ -162,7 +162,9 @@ def _checked(mode: str) -> Literal["dev", "train"]:
         return "train"
     if mode == "dev":
         return "dev"
-    expected = "expected dev, train, train@latest, train@FOLDER, search, search@latest or search@FOLDER."
+    expected = (
+        "expected dev, train, train@latest, train@FOLDER, search, search@latest or search@FOLDER."
+    )
     raise SpecError([Problem("MODE", f"found `{mode}`; {expected}")], "the command")
 
 

@@ -29,13 +29,15 @@ from slm_lab.analysis.metrics import random_baseline, save_random_baseline
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial, measured_baselines
 from slm_lab.experiment.console import setup_logging
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.provenance import save_spec
+from slm_lab.experiment.resume import check_same_experiment, resume_command
 from slm_lab.experiment.search.journal import Journal, TrialRecord
 from slm_lab.experiment.search.plan import TRIALS_PER_DIMENSION, SearchPlan, plan_search
 from slm_lab.experiment.seeding import draw_seed, validation_seed
 from slm_lab.experiment.trial import available_cores, stop_on_signals
-from slm_lab.spec import Problem, Spec, SpecError, load_spec, spec_from_dict
+from slm_lab.spec import Problem, Spec, SpecError, spec_from_dict
 
 VALIDATION_SESSIONS = 4  # at least
 BASELINE_EPISODES, BASELINE_SECONDS = 20, 20.0
@@ -47,8 +49,9 @@ Train = Callable[[Spec, str, RunOptions], TrialMetrics]
 class SearchStopped(Exception):
     """A signal ended a search; `search@{predir}` goes on with it."""
 
-    def __init__(self, by: signal.Signals, predir: Path) -> None:
-        self.by, self.predir = by, predir
+    def __init__(self, by: signal.Signals, layout: RunLayout) -> None:
+        self.by, self.predir = by, layout.predir
+        self.resume = resume_command(layout, "search")
         super().__init__(f"stopped by {by.name}")
 
 
@@ -62,10 +65,10 @@ def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> Sea
     `train` runs one spec in train mode: it validates the best trials, if `options` ask for it.
     """
     _check_options(options)
-    engine = _engine()
+    _engine()
     if where:
         layout = find_search(spec.name, where, Path(options.data_dir))
-        spec = load_spec(layout.spec_path())
+        spec = _same_search(spec, layout)
     else:
         if spec.meta.random_seed is None:
             spec = spec.with_values({"meta.random_seed": draw_seed()})
@@ -75,11 +78,25 @@ def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> Sea
     if not where:
         layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)
         save_spec(spec, layout.spec_path(), layout, -1, timestamp, options)
+    with locked(layout.run_lock(), f"run folder {layout.predir}"):
+        return _search(spec, plan, layout, options, floor, timestamp, train)
+
+
+def _search(
+    spec: Spec,
+    plan: SearchPlan,
+    layout: RunLayout,
+    options: RunOptions,
+    floor: float,
+    timestamp: str,
+    train: Train,
+) -> SearchMetrics:
+    engine = _engine()
     _setup_logging(layout, options)
     journal = Journal(layout.journal_path())
     desk = _Desk(spec, layout, journal, timestamp, options)
-    verb = "Going on with the search" if where else "Searching"
-    logger.info(f"{verb} {spec.name}: {plan.max_trial} trials, output in {layout.predir}")
+    done = f", {len(desk.ended())} of them done" if journal.records else ""
+    logger.info(f"Searching {spec.name}: {plan.max_trial} trials{done}, output in {layout.predir}")
     with stop_on_signals() as stop:
         try:
             engine.run_trials(
@@ -101,7 +118,7 @@ def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> Sea
     if stop.signal is not None and len(desk.ended()) < plan.max_trial:
         desk.write_table()
         logger.warning(f"Search stopped early by {stop.signal.name}. Output: {layout.predir}")
-        raise SearchStopped(stop.signal, layout.predir)
+        raise SearchStopped(stop.signal, layout)
     desk.finish(train)
     metrics = desk.metrics(plan)
     logger.info(metrics.summary_line())
@@ -158,6 +175,19 @@ def find_search(spec_name: str, where: str, data_dir: Path) -> RunLayout:
             return layout
     message = f"{where} holds no search. Give a folder such as data/NAME_TIMESTAMP."
     raise SpecError([Problem("MODE", f"found `search@{where}`; {message}")], "the command")
+
+
+def _same_search(spec: Spec, layout: RunLayout) -> Spec:
+    """The spec that the search was started with. The number of trials and what each may take can
+    be changed on the way; anything else would make it another search."""
+    saved = check_same_experiment(spec, layout, None)
+    if dict(spec.search) != dict(saved.search):
+        fix = f"To go on with it as it was: {resume_command(layout, 'search')}"
+        problem = Problem("search", f"found another space than that of the run. {fix}")
+        raise SpecError([problem], f"resuming {layout.predir}")
+    meta = spec.meta
+    changes = {"max_trial": meta.max_trial, "search_resources": dict(meta.search_resources)}
+    return saved.with_values({f"meta.{key}": value for key, value in changes.items()})
 
 
 def stop_searches(data_dir: Path) -> list[Path]:

@@ -301,7 +301,9 @@ def _print_search(metrics: SearchMetrics) -> None:
             f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
             for key, value in row.values.items()
         )
-        console.print(f"  trial {row.trial}: {again}, search score {row.score:.2f}, {escape(values)}")
+        console.print(
+            f"  trial {row.trial}: {again}, search score {row.score:.2f}, {escape(values)}"
+        )
     if not metrics.validated:
         console.print("A search score flatters: add --validate 3 to train the best again.")
     console.print(f"[bold]Best spec[/bold]  {escape(str(metrics.best_spec))}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +18,13 @@ from loguru import logger
 from slm_lab.agent.divergence import DivergenceError
 from slm_lab.experiment.console import LOG_FORMAT
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.session import Session
 from slm_lab.spec import Spec
 
 POLL_SECONDS = 0.5
+ORPHAN_PATIENCE = 20.0  # seconds for the process of a killed search to see that it is alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +60,12 @@ class TrialRounds:
         self._seconds = 0.0
         self._sessions: list[Session] = []
         self._logs: list[int] = []
+        self._locks = ExitStack()
         try:
             for index in range(spec.meta.max_session):
+                name = layout.session_name(trial, index)
+                lock = locked(layout.session_lock(trial, index), name, patience=ORPHAN_PATIENCE)
+                self._locks.enter_context(lock)
                 self._logs.append(_session_log(layout.log_path(trial, index), index))
                 with logger.contextualize(session=index):
                     session = Session(
@@ -107,9 +114,11 @@ class TrialRounds:
         )
 
     def close(self) -> None:
+        """Save and let go of every session; what goes wrong with one does not keep the others."""
         for index, session in enumerate(self._sessions):
-            with logger.contextualize(session=index):
+            with logger.contextualize(session=index), logger.catch(message="closing failed"):
                 session.close()
+        self._locks.close()
         for handler in self._logs:
             logger.remove(handler)
         self._sessions, self._logs = [], []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
             spec,
             layout,
             trial,
-            job.options,
+            replace(job.options, resume=True),  # from where a killed search left it, if it did
             rounds=job.rounds,
             floor=job.floor,
             should_stop=StopFile(Path(job.stop_file)),
