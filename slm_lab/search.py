@@ -341,10 +341,11 @@ def _engine() -> ModuleType:
 
         from slm_lab.experiment.search import engine
     except ImportError as error:
-        if (error.name or "").split(".")[0] not in ("ray", "optuna"):
+        missing = (error.name or "").split(".")[0]
+        if missing not in ("ray", "optuna"):
             raise
         message = (
-            f"search needs {error.name}, which is not installed. "
+            f"search needs {missing}, which is not installed. "
             "Install the extra `search`: pip install 'slm-lab[search]'"
         )
         raise SpecError([Problem("MODE", message)], "the command") from None

@@ -81,6 +81,8 @@ def run_trials(
     Returns when all are done or `should_stop` says so; then unfinished trials are on disk, to be
     continued by calling this again.
     """
+    if options.ray_address is None and not ray.is_initialized():
+        _check_fit({"cpu": plan.cpu}, [{"CPU": available_cores()}])
     stop_file = layout.search_dir() / "stop"
     stop_file.unlink(missing_ok=True)
     assert spec.meta.random_seed is not None
@@ -378,13 +380,17 @@ def _resources(plan: SearchPlan) -> dict[str, float]:
     wanted = {"cpu": plan.cpu}
     if plan.gpu and any(node.get("GPU") for node in nodes):
         wanted["gpu"] = plan.gpu
+    _check_fit(wanted, nodes)
+    return wanted
+
+
+def _check_fit(wanted: Mapping[str, float], nodes: list[dict[str, float]]) -> None:
     for name, amount in wanted.items():
         most = max(node.get(name.upper(), 0) for node in nodes)
         if amount > most:
             where = "this machine has" if len(nodes) == 1 else "no node has more than"
             message = f"found {amount:g}; {where} {most:g}. Ask for {most:g} or less."
             raise SpecError([Problem(f"meta.search_resources.{name}", message)], "the spec")
-    return wanted
 
 
 def _package_root() -> Path:
