@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from slm_lab.agent.agent import Agent
     from slm_lab.agent.divergence import DivergenceError
     from slm_lab.agent.make import make_agent
+    from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.analysis.trial import TrialMetrics
     from slm_lab.env.error import EnvError
     from slm_lab.env.make import make_env
@@ -32,6 +33,7 @@ _HOME = {
     "Metrics": "types",
     "RunOptions": "experiment.options",
     "RunStopped": "lab",
+    "SearchMetrics": "analysis.experiment",
     "SessionsFailed": "lab",
     "Spaces": "types",
     "Spec": "spec",
@@ -53,6 +55,7 @@ __all__ = [
     "Metrics",
     "RunOptions",
     "RunStopped",
+    "SearchMetrics",
     "SessionsFailed",
     "Spaces",
     "Spec",

@@ -21,6 +21,7 @@ NAMES = [
     "Metrics",
     "RunOptions",
     "RunStopped",
+    "SearchMetrics",
     "SessionsFailed",
     "Spaces",
     "Spec",

@@ -226,7 +226,7 @@ def test_the_best_spec_is_whole_and_runs_with_seeds_of_its_own(searched):
     assert searched.best_spec is not None
     assert searched.best is not None
     spec = load_spec(searched.best_spec)
-    assert spec.agent.algorithm.gamma == searched.best.values[GAMMA]
+    assert spec.to_dict()["agent"]["algorithm"]["gamma"] == searched.best.values[GAMMA]
     assert spec.meta.random_seed is None
     assert run(spec, "dev", RunOptions(log_level="ERROR")).frame == 400
 

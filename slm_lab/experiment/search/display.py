@@ -115,7 +115,7 @@ def trial_table(records: Records, plan: SearchPlan, height: int = 40) -> Table:
 
 
 def _score(record: TrialRecord) -> str:
-    return format_value("total_reward_ma", math.nan if record.score is None else record.score)
+    return "-" if record.score is None else format_value("total_reward_ma", record.score)
 
 
 def _known(score: float | None) -> float:

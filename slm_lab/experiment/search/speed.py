@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from tempfile import TemporaryDirectory
+
+from loguru import logger
 
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.options import RunOptions
@@ -22,7 +25,9 @@ def measure_speed(spec: Spec, seconds: float = SECONDS) -> float:
     spec = spec.with_values({"meta.compile": "off", "meta.random_seed": 0})
     options = RunOptions(mode="search")
     set_threads(spec, options)
-    with TemporaryDirectory() as folder:
+    logger.disable("slm_lab")  # its checkpoints are of no interest to anybody
+    with TemporaryDirectory() as folder, ExitStack() as afterwards:
+        afterwards.callback(logger.enable, "slm_lab")
         layout = RunLayout.create(spec.name, "speed", folder)
         end = time.monotonic() + seconds
         session = Session(
@@ -34,10 +39,8 @@ def measure_speed(spec: Spec, seconds: float = SECONDS) -> float:
             report=lambda _: None,
             should_stop=lambda: time.monotonic() > end,
         )
+        afterwards.callback(session.close)
         began = time.monotonic()
         end = began + seconds
-        try:
-            session.advance()
-            return session.frame / (time.monotonic() - began)
-        finally:
-            session.close()
+        session.advance()
+        return session.frame / (time.monotonic() - began)
