@@ -20,6 +20,7 @@ pytest.importorskip("ray", reason="the extra `search` is not installed")
 from slm_lab.analysis.experiment import SearchMetrics
 from slm_lab.analysis.metrics import save_random_baseline
 from slm_lab.experiment.options import RunOptions
+from slm_lab.experiment.resume import find_run
 from slm_lab.experiment.search.journal import Journal
 from slm_lab.lab import SessionsFailed, run
 from slm_lab.search import describe_search, find_search
@@ -425,3 +426,12 @@ def test_without_ray_the_message_names_the_extra(tmp_path):
     assert "search needs ray, which is not installed" in done.stderr
     assert "pip install 'slm-lab[search]'" in done.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_the_latest_training_is_never_a_search(tmp_path):
+    """A search has a trial 0 too, and its folder is named like that of a training."""
+    for name in ("tiny_2026_01_01_000000", "tiny_2026_02_01_000000"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tiny_t0_spec.json").write_text("{}")
+    (tmp_path / "tiny_2026_02_01_000000" / "ray_tune").mkdir()
+    assert find_run("tiny", "latest", tmp_path).predir.name == "tiny_2026_01_01_000000"

@@ -160,7 +160,7 @@ def run(
     kind, _, where = mode.partition("@")
     outcome: TrialMetrics | SearchMetrics
     try:
-        if kind == "search":
+        if mode == "search" or (kind == "search" and where):
             outcome = search(spec, options, resume=where)
         else:
             outcome = run_spec(spec, mode, options)

@@ -39,7 +39,9 @@ def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
     runs = sorted(
         folder
         for folder in folders
-        if re.fullmatch(pattern, folder.name) and (folder / f"{spec_name}_t0_spec.json").is_file()
+        if re.fullmatch(pattern, folder.name)
+        and (folder / f"{spec_name}_t0_spec.json").is_file()
+        and not (folder / "ray_tune").exists()  # a search, which has a trial 0 as well
     )
     if not runs:
         found = f"no run of {spec_name} in {data_dir}. Start one with `train`, or give its folder"

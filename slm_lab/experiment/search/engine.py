@@ -307,7 +307,8 @@ class _Suggestions(Searcher):  # type: ignore[misc]
             return str(Searcher.FINISHED)
         self._trial_of[trial_id] = trial
         self._search.announce(trial)
-        return {"trial": trial, "values": self._search.journal.records[trial].values}
+        record = self._search.journal.records[trial]
+        return {"trial": trial, "values": record.values, "seconds": record.seconds}
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False

@@ -55,9 +55,11 @@ class TrialRounds:
         rounds: Sequence[int],
         floor: float,
         should_stop: Callable[[], bool],
+        seconds: float = 0.0,
     ) -> None:
+        """`seconds` is the time the trial has trained before an interruption."""
         self._rounds, self._floor, self._should_stop = rounds, floor, should_stop
-        self._seconds = 0.0
+        self._seconds = seconds
         self._sessions: list[Session] = []
         self._logs: list[int] = []
         self._locks = ExitStack()

@@ -93,6 +93,7 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
             rounds=job.rounds,
             floor=job.floor,
             should_stop=StopFile(Path(job.stop_file)),
+            seconds=config["seconds"],
         )
 
 
