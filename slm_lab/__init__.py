@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from slm_lab.agent.divergence import DivergenceError
     from slm_lab.agent.make import make_agent
     from slm_lab.analysis.evaluation import Evaluation
+    from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.analysis.trial import TrialMetrics
     from slm_lab.env.error import EnvError
     from slm_lab.env.make import make_env
@@ -37,6 +38,7 @@ _HOME = {
     "RunFolderError": "experiment.saved_run",
     "RunOptions": "experiment.options",
     "RunStopped": "lab",
+    "SearchMetrics": "analysis.experiment",
     "SessionsFailed": "lab",
     "Spaces": "types",
     "Spec": "spec",
@@ -62,6 +64,7 @@ __all__ = [
     "RunFolderError",
     "RunOptions",
     "RunStopped",
+    "SearchMetrics",
     "SessionsFailed",
     "Spaces",
     "Spec",

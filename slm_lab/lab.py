@@ -5,25 +5,25 @@ The one place where the experiment and analysis rooms meet; otherwise they share
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import subprocess
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, overload
 
 from loguru import logger
 
 from slm_lab.analysis.evaluation import Evaluation, summarize, write_evaluation
+from slm_lab.analysis.experiment import SearchMetrics
 from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial
 from slm_lab.experiment.console import setup_logging
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
+from slm_lab.experiment.provenance import save_spec
 from slm_lab.experiment.resume import (
     check_same_experiment,
     find_run,
@@ -33,6 +33,7 @@ from slm_lab.experiment.resume import (
 from slm_lab.experiment.saved_run import RunFolderError, open_run
 from slm_lab.experiment.seeding import draw_seed
 from slm_lab.experiment.trial import run_sessions
+from slm_lab.search import SearchFailed, SearchStopped, run_search
 from slm_lab.spec import Problem, Spec, SpecError
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
@@ -56,16 +57,26 @@ class RunStopped(KeyboardInterrupt):
         super().__init__(f"stopped early by {by.name}. Output: {predir}")
 
 
-def run(spec: Spec, mode: str = "train", options: RunOptions | None = None) -> TrialMetrics:
+@overload
+def run(  # type: ignore[overload-overlap]  # "search" is a str that gives another result
+    spec: Spec, mode: Literal["search", "search@latest"], options: RunOptions | None = None
+) -> SearchMetrics: ...
+@overload
+def run(spec: Spec, mode: str = "train", options: RunOptions | None = None) -> TrialMetrics: ...
+def run(
+    spec: Spec, mode: str = "train", options: RunOptions | None = None
+) -> TrialMetrics | SearchMetrics:
     """Train all sessions of a spec and return the metrics that are also written to its folder.
 
     `dev` is the quick look: one session, more checks. `train@latest` and `train@FOLDER` go on with
-    an earlier run of the same spec. A run that is stopped by Ctrl-C or SIGTERM is analysed too, and
-    then raises `RunStopped`, a KeyboardInterrupt.
+    an earlier run of the same spec. `search` runs many trials, see `search`. A run that is stopped
+    by Ctrl-C or SIGTERM is analysed too, and then raises `RunStopped`, a KeyboardInterrupt.
     """
+    kind, at, where = mode.partition("@")
+    if kind == "search" and (where or not at):
+        return search(spec, options, resume=where)
     options = replace(options or RunOptions(), mode=_checked(mode))
     _check_command(spec, options)
-    _, at, where = mode.partition("@")
     if at:
         return _resume(spec, where, replace(options, resume=True))
     if options.profile:
@@ -81,15 +92,32 @@ def run(spec: Spec, mode: str = "train", options: RunOptions | None = None) -> T
     layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)
     with locked(layout.run_lock(), f"run folder {layout.predir}"):
         _start_log(layout, options)
-        _save_spec(spec, layout, timestamp, options)
+        for path in (layout.spec_path(), layout.trial_spec_path(0)):
+            save_spec(spec, path, layout, 0, timestamp, options)
         logger.info(f"Running trial 0 of {spec.name}, output in {layout.predir}")
         return _train(spec, layout, options)
+
+
+def search(spec: Spec, options: RunOptions | None = None, *, resume: str = "") -> SearchMetrics:
+    """Run the trials of a spec's search; what `run(spec, "search")` does, with `resume` for what
+    follows the @: `latest`, or the folder of a search that was interrupted."""
+    options = replace(options or RunOptions(), mode="search")
+    _check_command(spec, options)
+    try:
+        return run_search(spec, options, resume, train=run)
+    except SearchStopped as stopped:
+        raise RunStopped(stopped.by, None, stopped.predir, stopped.resume) from None
+    except SearchFailed as failure:
+        raise SessionsFailed(f"the trials of the search failed: {failure}") from None
 
 
 def _resume(spec: Spec, where: str, options: RunOptions) -> TrialMetrics:
     """Go on with what is left of an earlier run; of one that is finished, only say so."""
     layout = find_run(spec.name, where, Path(options.data_dir))
     spec = check_same_experiment(spec, layout, 0)
+    if spec.meta.distributed:
+        found = "the nets of workers (meta.distributed) belong to no one session, and are not saved"
+        raise SpecError([Problem("MODE", f"{found} to go on. Start again with `train`.")])
     if not os.access(layout.predir, os.W_OK):
         found = (
             f"{layout.predir} cannot be written to. Make it writable, or copy it and resume that"
@@ -120,7 +148,7 @@ def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
         if not options.resume and not layout.sessions(0):
             shutil.rmtree(layout.predir, ignore_errors=True)
         raise
-    resume = resume_command(layout)
+    resume = "" if spec.meta.distributed else resume_command(layout)
     if len(end.failed) == spec.meta.max_session and not _has_rows(layout):
         raise SessionsFailed(_failure_text(end.failed, layout))
     if end.stopped_by and not layout.sessions(0):
@@ -193,7 +221,9 @@ def _checked(mode: str) -> Literal["dev", "train"]:
         return "train"
     if mode == "dev":
         return "dev"
-    expected = "expected dev, train, train@latest or train@FOLDER."
+    expected = (
+        "expected dev, train, train@latest, train@FOLDER, search, search@latest or search@FOLDER."
+    )
     if name == "enjoy":
         expected = (
             "`run` trains. Replay with `slm_lab.load_agent(FOLDER)`, score with `evaluate(FOLDER)`."
@@ -211,39 +241,6 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
         problems.append(Problem("SPEC_NAME", found))
     if problems:
         raise SpecError(problems, "the command")
-
-
-def _save_spec(spec: Spec, layout: RunLayout, timestamp: str, options: RunOptions) -> None:
-    tree = spec.to_dict()
-    tree["name"] = spec.name
-    tree["meta"] |= {
-        "experiment": 0,
-        "trial": 0,
-        "session": -1,
-        "cuda_offset": options.cuda_offset,
-        "resume": False,
-        "experiment_ts": timestamp,
-        "git_sha": git_sha(),
-        "predir": layout.predir.as_posix(),
-    }
-    text = json.dumps(tree, indent=2) + "\n"
-    layout.spec_path().write_text(text)
-    layout.trial_spec_path(0).write_text(text)
-
-
-def git_sha() -> str | None:
-    """Commit of the code that runs, if it runs from a checkout."""
-    folder = Path(__file__).resolve().parent
-    command = ["git", "rev-parse", "--show-toplevel", "HEAD"]
-    try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=True, timeout=5
-        )
-    except (OSError, subprocess.SubprocessError):
-        return os.environ.get("SLM_LAB_GIT_SHA")
-    top, sha = done.stdout.splitlines()
-    # An installed copy may lie in the repository of somebody else, inside its virtual environment.
-    return sha if Path(top) == folder.parent else os.environ.get("SLM_LAB_GIT_SHA")
 
 
 def _has_rows(layout: RunLayout) -> bool:

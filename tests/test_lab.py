@@ -15,7 +15,8 @@ from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.analysis.trial import TrialMetrics
 from slm_lab.env.error import EnvError
 from slm_lab.experiment.options import RunOptions
-from slm_lab.lab import RunStopped, SessionsFailed, git_sha, run
+from slm_lab.experiment.provenance import git_sha
+from slm_lab.lab import RunStopped, SessionsFailed, run
 from slm_lab.spec import Spec, SpecError, load_spec, spec_from_dict
 from slm_lab.spec.meta import SAVED_RUN_KEYS
 

@@ -23,6 +23,7 @@ NAMES = [
     "RunFolderError",
     "RunOptions",
     "RunStopped",
+    "SearchMetrics",
     "SessionsFailed",
     "Spaces",
     "Spec",

@@ -16,10 +16,13 @@ from slm_lab.cli import replay, specs
 from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
 
 if TYPE_CHECKING:
+    from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.analysis.trial import TrialMetrics
+    from slm_lab.spec import Spec
 
 DEFAULT_SPEC_FILE = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
 DEFAULT_SPEC_NAME = "ppo_cartpole"
+SHOWN_TRIALS = 5
 OUR_ERRORS = (
     "slm_lab.env.error",
     "slm_lab.experiment.export",
@@ -66,8 +69,9 @@ def run(
     mode: Annotated[
         str,
         typer.Argument(
-            help="dev: one session, more checks. train: every session. train@latest, "
-            "train@FOLDER: go on with an earlier run. enjoy@FOLDER: replay.",
+            help="dev: one session, more checks. train: every session. search: many trials. "
+            "train@latest, train@FOLDER, search@...: go on with an earlier run. "
+            "enjoy@FOLDER: replay.",
         ),
     ] = "dev",
     sets: Sets = None,
@@ -106,15 +110,39 @@ def run(
         int | None,
         typer.Option(min=0, help="Seed of everything random. Overrides meta.random_seed."),
     ] = None,
+    keep: Annotated[
+        int,
+        typer.Option(
+            envvar="KEEP_TRIALS", help="Search: best trials whose models are kept; -1 keeps all."
+        ),
+    ] = 3,
+    validate: Annotated[
+        int, typer.Option(help="Search: train the best so many again, with fresh seeds.")
+    ] = 0,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(envvar="RAY_ADDRESS", help="Search: on this Ray cluster, not a local one."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Search: print its space, size and time, and exit.")
+    ] = False,
+    stop_ray: Annotated[
+        bool, typer.Option("--stop-ray", help="End the searches that run in data/, and exit.")
+    ] = False,
 ) -> None:
     """Train a spec. Without arguments: PPO on CartPole, a demo of a minute."""
     if mode.partition("@")[0] == "enjoy":
         replay.enjoy_mode(mode, spec_name, sets=sets or [], render=render, seed=seed)
         return
+    from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.experiment.options import RunOptions
-    from slm_lab.lab import RunStopped
+    from slm_lab.lab import RunStopped, search
     from slm_lab.lab import run as run_spec
     from slm_lab.spec import load_spec
+
+    if stop_ray:
+        _stop_searches()
+        return
 
     overrides = [f"meta.compile={compile}"] * (compile is not None) + [
         f"meta.random_seed={seed}"
@@ -127,17 +155,32 @@ def run(
         profile=profile,
         optimize_perf=optimize_perf,
         cuda_offset=cuda_offset,
+        keep=keep,
+        validate=validate,
+        ray_address=ray_address,
     )
+    if dry_run:
+        _print_search_plan(spec, mode)
+        return
+    kind, _, where = mode.partition("@")
+    outcome: TrialMetrics | SearchMetrics
     try:
-        metrics = run_spec(spec, mode, options)
+        if mode == "search" or (kind == "search" and where):
+            outcome = search(spec, options, resume=where)
+        else:
+            outcome = run_spec(spec, mode, options)
     except RunStopped as stopped:
         if stopped.metrics is not None:
             _print_outcome(stopped.metrics)
         typer.echo(f"Stopped early by {stopped.by.name}: see {stopped.predir}", err=True)
-        typer.echo(f"Resume with: {stopped.resume}", err=True)
+        if stopped.resume:
+            typer.echo(f"Resume with: {stopped.resume}", err=True)
         raise typer.Exit(128 + stopped.by) from None
-    _print_outcome(metrics)
-    if metrics.failed:
+    if isinstance(outcome, SearchMetrics):
+        _print_search(outcome)
+        return
+    _print_outcome(outcome)
+    if outcome.failed:
         raise typer.Exit(FAILED)
     if mode == "dev":
         _print_next_steps(spec_file, spec_name)
@@ -198,6 +241,52 @@ def _print_outcome(metrics: TrialMetrics) -> None:
     for session, error in metrics.failed.items():
         reason = escape(error.splitlines()[-1])
         console.print(f"[bold red]Session {session} failed[/bold red]: {reason}")
+
+
+def _print_search(metrics: SearchMetrics) -> None:
+    """The best trials. A search score is the best of many draws, and is never shown as a result."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"\n{escape(metrics.summary_line())}")
+    for row in (metrics.validated or metrics.trials)[:SHOWN_TRIALS]:
+        again = "not validated" if row.validated is None else f"validated {row.validated:.2f}"
+        values = ", ".join(
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in row.values.items()
+        )
+        console.print(
+            f"  trial {row.trial}: {again}, search score {row.score:.2f}, {escape(values)}"
+        )
+    if not metrics.validated:
+        console.print("A search score flatters: add --validate 3 to train the best again.")
+    console.print(f"[bold]Best spec[/bold]  {escape(str(metrics.best_spec))}")
+    console.print(f"[bold]Graphs[/bold]     {escape(str(metrics.graph_html))}")
+    console.print(f"[bold]Folder[/bold]     {escape(str(metrics.predir))}")
+
+
+def _print_search_plan(spec: Spec, mode: str) -> None:
+    from slm_lab.experiment.search.plan import plan_search
+    from slm_lab.experiment.search.speed import measure_speed
+    from slm_lab.search import describe_search
+
+    if mode != "search":
+        raise typer.BadParameter("--dry-run goes with the mode search")
+    plan_search(spec)  # what is wrong shows before seconds are spent on measuring
+    typer.echo(describe_search(spec, measure_speed(spec)))
+
+
+def _stop_searches() -> None:
+    from pathlib import Path
+
+    from slm_lab.search import stop_searches
+
+    stopped = stop_searches(Path("data"))
+    for predir in stopped:
+        typer.echo(f"Stopped the search in {predir}")
+    if not stopped:
+        typer.echo("No search runs in data/")
 
 
 def _print_next_steps(spec_file: str, spec_name: str) -> None:

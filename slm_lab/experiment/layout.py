@@ -132,11 +132,15 @@ class RunLayout:
     def trial_data_dict(self) -> Path:
         return self._info(f"{self.name}_trial_data_dict.json")
 
-    def experiment_graph(self) -> Path:
-        return self._graph(f"{self.name}_experiment_graph")
+    def experiment_graph(self, kind: str = "") -> Path:
+        """The score against each key; kind "parallel" or "importance" are further graphs."""
+        return self._graph("_".join(filter(None, (self.name, "experiment_graph", kind))))
 
-    def experiment_graph_copy(self) -> Path:
-        return self.predir / self.experiment_graph().name
+    def experiment_graph_copy(self, kind: str = "") -> Path:
+        return self.predir / self.experiment_graph(kind).name
+
+    def experiment_graph_html(self) -> Path:
+        return self.experiment_graph_copy().with_suffix(".html")
 
     def multi_trial_graph(self, y: str) -> Path:
         return self._graph(f"{self.name}_multi_trial_graph_{y}_vs_frames")
@@ -144,8 +148,23 @@ class RunLayout:
     def multi_trial_graph_copy(self, y: str) -> Path:
         return self.predir / self.multi_trial_graph(y).name
 
+    def best_spec_path(self) -> Path:
+        """The complete spec of the best trial, to be run as it is."""
+        return self.predir / f"{self.name}_best_spec.json"
+
     def search_dir(self) -> Path:
         return self.predir / "ray_tune"
+
+    def journal_path(self) -> Path:
+        return self.search_dir() / "journal.jsonl"
+
+    def validation_path(self) -> Path:
+        """What the best trials scored in their second training."""
+        return self._info(f"{self.name}_validation.json")
+
+    def validation_dir(self) -> Path:
+        """Run folders of the best trials, trained again with fresh seeds."""
+        return self.predir / "validation"
 
     # Models, what is made of them, and logs
 

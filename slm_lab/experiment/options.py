@@ -19,3 +19,8 @@ class RunOptions:
     cuda_offset: int = 0
     data_dir: str = "data"
     resume: bool = False  # go on from the checkpoints of the run folder
+    # Of a search: trials whose models stay (-1: all), how many of the best are run again with fresh
+    # seeds, and the Ray cluster to run on (None starts a local one).
+    keep: int = 3
+    validate: int = 0
+    ray_address: str | None = None

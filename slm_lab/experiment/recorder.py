@@ -94,6 +94,12 @@ class Recorder:
         return self.last_row.get("total_reward_ma", math.nan)
 
     @property
+    def score(self) -> float:
+        """`total_reward_ma` as it counts: of the separate evaluations, where there are any."""
+        rows = self._eval.rows or self._train.rows
+        return rows[-1]["total_reward_ma"] if rows else math.nan
+
+    @property
     def best(self) -> float:
         """Highest `total_reward_ma` so far; NaN while there is none."""
         averages = (row["total_reward_ma"] for row in self._train.rows)

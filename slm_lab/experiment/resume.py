@@ -20,6 +20,7 @@ FREE_KEYS = (
     "meta.max_trial",
     "meta.search_resources",
     "meta.search_scheduler",
+    "meta.search_sampler",
     "meta.checkpoint_frequency",
 )
 
@@ -38,7 +39,9 @@ def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
     runs = sorted(
         folder
         for folder in folders
-        if re.fullmatch(pattern, folder.name) and (folder / f"{spec_name}_t0_spec.json").is_file()
+        if re.fullmatch(pattern, folder.name)
+        and (folder / f"{spec_name}_t0_spec.json").is_file()
+        and not (folder / "ray_tune").exists()  # a search, which has a trial 0 as well
     )
     if not runs:
         found = f"no run of {spec_name} in {data_dir}. Start one with `train`, or give its folder"
@@ -46,12 +49,13 @@ def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
     return RunLayout.open(runs[-1])
 
 
-def check_same_experiment(spec: Spec, layout: RunLayout, trial: int) -> Spec:
+def check_same_experiment(spec: Spec, layout: RunLayout, trial: int | None) -> Spec:
     """The spec that the folder's run was started with, which `spec` must not differ from.
 
-    A seed that the run drew for itself counts as the one that was meant.
+    A seed that the run drew for itself counts as the one that was meant. Without a trial the whole
+    run is meant: a search.
     """
-    path = layout.trial_spec_path(trial)
+    path = layout.spec_path() if trial is None else layout.trial_spec_path(trial)
     saved = load_spec(path, layout.name)
     if spec.meta.random_seed is None:
         spec = spec.with_values({"meta.random_seed": saved.meta.random_seed})
@@ -63,7 +67,8 @@ def check_same_experiment(spec: Spec, layout: RunLayout, trial: int) -> Spec:
         if ours.get(key, "absent") != theirs.get(key, "absent")
     ]
     if problems:
-        fix = f"To go on with the run as it was: {resume_command(layout)}"
+        mode = "train" if trial is not None else "search"
+        fix = f"To go on with the run as it was: {resume_command(layout, mode)}"
         raise SpecError([*problems, Problem("MODE", fix)], f"resuming {layout.predir}")
     return saved
 
@@ -83,10 +88,10 @@ def unfinished_sessions(spec: Spec, layout: RunLayout, trial: int) -> list[int]:
     ]
 
 
-def resume_command(layout: RunLayout) -> str:
+def resume_command(layout: RunLayout, mode: str = "train") -> str:
     """With the saved spec, which is right whatever the first command had changed in the file."""
-    spec_path = layout.trial_spec_path(0).as_posix()
-    words = ["slm-lab", "run", spec_path, layout.name, f"train@{layout.predir.as_posix()}"]
+    path = layout.trial_spec_path(0) if mode == "train" else layout.spec_path()
+    words = ["slm-lab", "run", path.as_posix(), layout.name, f"{mode}@{layout.predir.as_posix()}"]
     return shlex.join(words)
 
 

@@ -38,3 +38,9 @@ def replay_seeds(seed: int, trial: int, session: int) -> ReplaySeeds:
     """Streams to replay a session with: none that training drew from, whatever its seed was."""
     children = np.random.SeedSequence([seed, trial, session, REPLAY]).spawn(2)
     return ReplaySeeds(*(int(child.generate_state(1)[0]) for child in children))
+
+
+def validation_seed(random_seed: int, trial: int) -> int:
+    """A seed for training a trial of a search once more: none that the search itself has used."""
+    sequence = np.random.SeedSequence([random_seed, trial], spawn_key=(1,))
+    return int(sequence.generate_state(1)[0])

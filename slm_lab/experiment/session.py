@@ -164,6 +164,15 @@ class Session:
             raise
         return self._loop.clock.frame >= self._spec.env.max_frame
 
+    @property
+    def frame(self) -> int:
+        return self._loop.clock.frame
+
+    @property
+    def score(self) -> float:
+        """What a search goes by: `total_reward_ma` so far; NaN before the first episode ends."""
+        return self._recorder.score
+
     def close(self) -> None:
         """Write what is not on disk yet, and let go of envs and files."""
         logger.info(self._progress().profile)

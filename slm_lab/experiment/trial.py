@@ -74,7 +74,7 @@ def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions)
     if options.resume:
         sessions = unfinished_sessions(spec, layout, trial)
     display = TrialDisplay(trial, spec.meta.max_session)
-    with display, _stop_on_signals() as stop:
+    with display, stop_on_signals() as stop:
         if spec.meta.max_session == 1:
             ends = [_run_here(spec, layout, trial, s, options, display, stop) for s in sessions]
         else:
@@ -303,7 +303,7 @@ def _death(exit_code: int | None) -> str:
 
 
 @contextmanager
-def _stop_on_signals() -> Iterator[StopRequest]:
+def stop_on_signals() -> Iterator[StopRequest]:
     """SIGINT and SIGTERM ask for a clean end; a second one of either ends at once."""
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():

@@ -69,6 +69,9 @@ class MetaSpec(Block):
     search_scheduler: FreeMapping | None = Field(
         default=None, description="ASHA arguments, such as grace_period and reduction_factor."
     )
+    search_sampler: Literal["optuna", "random", "grid"] = Field(
+        default="optuna", description="Where the trials of a search are: optuna, random, grid."
+    )
     random_seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] | None = Field(
         default=None, description="Seed that all random streams come from; null draws one."
     )

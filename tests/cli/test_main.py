@@ -315,3 +315,44 @@ def test_the_help_is_there_at_once():
     assert done.returncode == 0, done.stderr
     for command in ("run", "spec", "env"):
         assert f" {command} " in done.stdout
+
+
+def test_a_search_takes_its_flags_from_the_command_or_the_environment(slm_lab, monkeypatch):
+    calls: list[tuple[RunOptions, str]] = []
+
+    def record(spec, options, *, resume):
+        calls.append((options, resume))
+        raise SystemExit(0)
+
+    monkeypatch.setattr("slm_lab.lab.search", record)
+    monkeypatch.setenv("KEEP_TRIALS", "7")
+    monkeypatch.setenv("RAY_ADDRESS", "ray.example:6379")
+    slm_lab("run", PPO, "ppo_cartpole", "search", "--validate", "2")
+    slm_lab(PPO, "ppo_cartpole", "search@latest", "--keep", "-1", "--ray-address", "other:1")
+    (first, where), (second, where_again) = calls
+    assert (first.keep, first.validate, first.ray_address, where) == (7, 2, "ray.example:6379", "")
+    assert (second.keep, second.validate, second.ray_address) == (-1, 0, "other:1")
+    assert where_again == "latest"
+
+
+def test_a_dry_run_prints_the_search_and_leaves_nothing(slm_lab):
+    sets = " ".join(TINY[:-1]).split()
+    code, out, _ = slm_lab("run", PPO, "ppo_cartpole", "search", "--dry-run", *sets)
+    assert code == 0
+    assert "agent.algorithm.gamma ~ uniform(0.9, 0.999)" in out
+    assert "20 over 5 dimension(s): 4.0 per dimension, the rule is 3 to 4: enough" in out
+    assert "frames/s" in out
+    assert list(Path().iterdir()) == []
+
+
+def test_a_spec_without_a_search_block_is_told_what_it_lacks(slm_lab):
+    path = write_spec(search={})
+    code, _, err = slm_lab("run", path, "mine", "search", "--dry-run")
+    assert code == 2
+    assert "search: missing; a search needs a block such as" in err
+
+
+def test_a_dry_run_of_anything_else_is_refused(slm_lab):
+    code, _, err = slm_lab("run", PPO, "ppo_cartpole", "train", "--dry-run")
+    assert code == 2
+    assert "--dry-run goes with the mode search" in err

@@ -1,0 +1,216 @@
+"""A search on disk: its table of trials, the share each hyper-parameter has in the score, graphs.
+
+The score of a trial is what the search went by: `total_reward_ma`, or the score of a random policy
+for a trial that diverged or failed. The highest score of many is too good to be true; a validated
+score, of the same spec trained again with fresh seeds, stands beside it where there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pandas as pd
+
+from slm_lab.analysis.experiment_plot import (
+    Axis,
+    plot_importance,
+    plot_parallel,
+    plot_scatter,
+    plot_search_html,
+    plot_trials,
+)
+from slm_lab.analysis.metrics import TRIAL_SCALARS
+from slm_lab.analysis.plot import curve
+from slm_lab.analysis.tables import read_session
+from slm_lab.spec import Spec, split_search_key
+
+Mode = Literal["train", "eval"]
+_STATUSES = ("completed", "stopped", "diverged", "failed")
+
+
+class SearchPaths(Protocol):
+    """The paths of a search; `experiment.layout.RunLayout` provides them."""
+
+    @property
+    def name(self) -> str: ...
+    def sessions(self, trial: int) -> tuple[int, ...]: ...
+    def session_csv(self, trial: int, session: int, mode: Mode) -> Path: ...
+    def trial_metrics_scalar(self, trial: int) -> Path: ...
+    def experiment_csv(self) -> Path: ...
+    def experiment_csv_copy(self) -> Path: ...
+    def trial_data_dict(self) -> Path: ...
+    def experiment_graph(self, kind: str = "") -> Path: ...
+    def experiment_graph_copy(self, kind: str = "") -> Path: ...
+    def experiment_graph_html(self) -> Path: ...
+    def multi_trial_graph(self, y: str) -> Path: ...
+    def multi_trial_graph_copy(self, y: str) -> Path: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """What a search knows of a trial, whether or not it has metrics on disk."""
+
+    trial: int
+    values: Mapping[str, Any]
+    status: str
+    score: float
+    validated: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SearchMetrics:
+    """The result of a search: its trials, the highest score first, and where to look.
+
+    `frames` were trained over all trials and sessions, `most_frames` would have been without early
+    stopping; `seconds` is the sum of the trials' own times.
+    """
+
+    trials: tuple[TrialRow, ...]
+    frames: int
+    most_frames: int
+    seconds: float
+    predir: Path
+    best_spec: Path | None
+    graph_png: Path
+    graph_html: Path
+
+    @property
+    def validated(self) -> tuple[TrialRow, ...]:
+        """Trials that were trained again, the highest validated score first."""
+        rows = (row for row in self.trials if row.validated is not None)
+        return tuple(sorted(rows, key=lambda row: -(row.validated or 0.0)))
+
+    @property
+    def best(self) -> TrialRow | None:
+        """The best by validated score, if there is any; else by the search's own."""
+        fit = [row for row in self.trials if row.status in ("completed", "stopped")]
+        return next(iter([*self.validated, *fit]), None)
+
+    def count(self, status: str) -> int:
+        return sum(row.status == status for row in self.trials)
+
+    def summary_line(self) -> str:
+        """What came out, in one line; the search's own score is never given alone."""
+        counts = (f"{n} {name}" for name in _STATUSES if (n := self.count(name)))
+        parts = [f"search: {len(self.trials)} trials ({', '.join(counts)})"]
+        parts.append(f"{self.frames:,} of {self.most_frames:,} frames")
+        if self.best is None:
+            return " | ".join([*parts, "no trial is fit to be run again"])
+        parts.append(f"best trial {self.best.trial}")
+        if self.best.validated is None:
+            parts.append(f"search score {self.best.score:.2f}, not validated")
+        else:
+            parts.append(f"validated {self.best.validated:.2f}")
+            parts.append(f"search score {self.best.score:.2f}")
+        return " | ".join(parts)
+
+
+def axes_of(spec: Spec) -> tuple[Axis, ...]:
+    keys = (split_search_key(key) for key in spec.search)
+    return tuple(Axis(path, "log" in kind, kind == "choice") for path, kind in keys)
+
+
+def experiment_table(paths: SearchPaths, rows: Sequence[TrialRow]) -> pd.DataFrame:
+    """One row per trial, the highest score first; a trial without metrics has NaN for them."""
+    keys = sorted({key for row in rows for key in row.values})
+    validated = any(row.validated is not None for row in rows)
+    table = [
+        {
+            "trial": row.trial,
+            **{key: row.values.get(key) for key in keys},
+            **_trial_scalars(paths.trial_metrics_scalar(row.trial)),
+            "score": row.score,
+            "status": row.status,
+            **({"validated_total_reward_ma": row.validated} if validated else {}),
+        }
+        for row in rows
+    ]
+    columns = ["trial", *keys, *TRIAL_SCALARS, "score", "status"]
+    columns += ["validated_total_reward_ma"] * validated
+    frame = pd.DataFrame(table, columns=columns)
+    return frame.sort_values(["score", "trial"], ascending=[False, True], ignore_index=True)
+
+
+def write_experiment(paths: SearchPaths, rows: Sequence[TrialRow]) -> pd.DataFrame:
+    """Write the table of trials, as CSV and JSON; cheap enough for after every trial."""
+    table = experiment_table(paths, rows)
+    beside = paths.experiment_csv().with_suffix(".tmp")
+    table.to_csv(beside, index=False)
+    beside.replace(paths.experiment_csv())
+    shutil.copyfile(paths.experiment_csv(), paths.experiment_csv_copy())
+    content = {
+        str(row.trial): {**row.values, **_trial_scalars(paths.trial_metrics_scalar(row.trial))}
+        for row in rows
+    }
+    paths.trial_data_dict().write_text(json.dumps(content, indent=2) + "\n")
+    return table
+
+
+def plot_experiment(paths: SearchPaths, spec: Spec, table: pd.DataFrame) -> None:
+    """Draw every graph of a search: the score against each key, the keys together, what matters,
+    and the learning curves of all trials."""
+    axes, title = axes_of(spec), paths.name
+    if table.empty:
+        return
+    share = importance(table, axes)
+    plot_scatter(table, axes, paths.experiment_graph(), title=title)
+    plot_parallel(table, axes, paths.experiment_graph("parallel"), title=title)
+    plot_importance(share, paths.experiment_graph("importance"), title=title)
+    for kind in ("", "parallel", "importance"):
+        shutil.copyfile(paths.experiment_graph(kind), paths.experiment_graph_copy(kind))
+    plot_search_html(table, axes, share, paths.experiment_graph_html(), title=title)
+    scores = dict(zip(table["trial"], table["score"], strict=True))
+    for y, smooth in (("mean_returns", False), ("mean_returns_ma", True)):
+        curves = {
+            trial: line
+            for trial in scores
+            if (line := _trial_curve(paths, trial, smooth=smooth)) is not None
+        }
+        plot_trials(curves, scores, paths.multi_trial_graph(y), title=title, smooth=smooth)
+        shutil.copyfile(paths.multi_trial_graph(y), paths.multi_trial_graph_copy(y))
+
+
+def importance(table: pd.DataFrame, axes: Sequence[Axis]) -> dict[str, float]:
+    """Label -> share of the spread of the scores' ranks that one key alone explains.
+
+    Ranks, so that one wild score counts no more than another; a parabola over a numeric key, so
+    that an optimum in the middle counts; a mean per option of a choice. The share is adjusted for
+    the number of coefficients: chance alone gives about 0. NaN with too few trials to tell.
+    """
+    rank = table["score"].rank().to_numpy()
+    return {axis.label: _explained(table[axis.path], rank, axis.is_choice) for axis in axes}
+
+
+def _explained(values: pd.Series, rank: np.ndarray, is_choice: bool) -> float:
+    if is_choice:
+        columns = pd.get_dummies(values.map(str)).to_numpy(dtype=np.float64)
+    else:
+        x = values.rank().to_numpy() / len(values)
+        columns = np.stack([np.ones_like(x), x, x**2], axis=1)
+    free = len(rank) - np.linalg.matrix_rank(columns)
+    total = np.square(rank - rank.mean()).sum()
+    if free < 1 or len(rank) < 3 or total == 0:
+        return float("nan")
+    fit, *_ = np.linalg.lstsq(columns, rank, rcond=None)
+    left = np.square(rank - columns @ fit).sum()
+    return float(max(0.0, 1.0 - (left / free) / (total / (len(rank) - 1))))
+
+
+def _trial_scalars(path: Path) -> dict[str, float]:
+    if not path.exists():
+        return dict.fromkeys(TRIAL_SCALARS, float("nan"))
+    found: dict[str, float] = json.loads(path.read_text())
+    return {name: found.get(name, float("nan")) for name in TRIAL_SCALARS}
+
+
+def _trial_curve(paths: SearchPaths, trial: int, *, smooth: bool) -> pd.Series | None:
+    """Mean over the trial's sessions; None for a trial that never reached a checkpoint."""
+    tables = [read_session(paths.session_csv(trial, s, "train")) for s in paths.sessions(trial)]
+    curves = [curve(table, smooth=smooth) for table in tables if not table.empty]
+    return pd.concat(curves, axis=1).mean(axis=1).sort_index() if curves else None

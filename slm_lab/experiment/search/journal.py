@@ -1,0 +1,123 @@
+"""What has happened in a search: one JSON line per event, written as it happens.
+
+This file is the search's whole memory. The sampler and the scheduler are rebuilt by playing it
+again, so that a search that was killed at any instant goes on as if it had not been, and nothing on
+disk is ever unpickled.
+
+    {"event": "start", "trial": 3, "point": {...}, "values": {...}}
+    {"event": "report", "trial": 3, "frame": 5000, "score": 87.2, "seconds": 4.1, "node": "9f3a..."}
+    {"event": "end", "trial": 3, "status": "stopped", "score": 87.2, "reason": ""}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from slm_lab.experiment.search.space import Point
+
+Status = Literal["running", "completed", "stopped", "diverged", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The mean over a trial's sessions at a frame; `seconds` is the time the trial has trained,
+    `node` the machine of the cluster it was on."""
+
+    frame: int
+    score: float
+    seconds: float
+    node: str = ""
+
+
+@dataclass(slots=True)
+class TrialRecord:
+    """One trial as the journal has it. Changed by the journal alone."""
+
+    trial: int
+    point: Point
+    values: dict[str, Any]
+    status: Status = "running"
+    reports: list[Report] = field(default_factory=list)
+    final_score: float | None = None
+    reason: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        return self.status == "running"
+
+    @property
+    def frame(self) -> int:
+        return self.reports[-1].frame if self.reports else 0
+
+    @property
+    def seconds(self) -> float:
+        return self.reports[-1].seconds if self.reports else 0.0
+
+    @property
+    def score(self) -> float | None:
+        """Where it ended, or where it is; None before its first report."""
+        if self.final_score is not None:
+            return self.final_score
+        return self.reports[-1].score if self.reports else None
+
+
+class Journal:
+    """Owns the records, and the file that says the same."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: dict[int, TrialRecord] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            text = path.read_text()
+            whole = text[: text.rfind("\n") + 1]
+            if whole != text:  # a kill cut the last line short
+                path.write_text(whole)
+            for line in whole.splitlines():
+                self._apply(json.loads(line))
+
+    def start(self, trial: int, point: Mapping[str, float], values: Mapping[str, Any]) -> None:
+        self._write(event="start", trial=trial, point=dict(point), values=dict(values))
+
+    def report(self, trial: int, report: Report) -> None:
+        """A trial that went back to its checkpoint repeats reports; they count once."""
+        if report.frame > self.records[trial].frame:
+            self._write(event="report", trial=trial, **asdict(report))
+
+    def end(self, trial: int, status: Status, score: float, reason: str = "") -> None:
+        self._write(event="end", trial=trial, status=status, score=score, reason=reason)
+
+    def ranked(self) -> list[TrialRecord]:
+        """Trials that have ended and can be run again, the highest score first."""
+        ended = [
+            record
+            for record in self.records.values()
+            if record.status in ("completed", "stopped") and record.score is not None
+        ]
+        return sorted(ended, key=lambda record: (-(record.score or 0.0), record.trial))
+
+    def _write(self, **event: Any) -> None:
+        assert math.isfinite(event.get("score", 0.0)), "a trial's score is finite"
+        with self.path.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+        self._apply(event)
+
+    def _apply(self, event: Mapping[str, Any]) -> None:
+        trial = event["trial"]
+        match event["event"]:
+            case "start":
+                self.records[trial] = TrialRecord(trial, event["point"], event["values"])
+            case "report":
+                report = Report(
+                    event["frame"], event["score"], event["seconds"], event.get("node", "")
+                )
+                self.records[trial].reports.append(report)
+            case "end":
+                record = self.records[trial]
+                record.status, record.final_score = event["status"], event["score"]
+                record.reason = event["reason"]

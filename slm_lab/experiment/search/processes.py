@@ -1,0 +1,64 @@
+"""Which processes a search has started, so that `--stop-ray` can end those and no others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import ray.thirdparty_files.psutil as psutil  # Ray's own copy: no further dependency
+
+STOP_SECONDS = 90.0  # for a search to write its files
+FILE = "processes.json"
+
+
+def remember_processes(search_dir: Path) -> None:
+    """Write down this process, and the ones of the Ray it has just started."""
+    here = psutil.Process()
+    started = {"search": _name(here), "ray": [_name(child) for child in here.children()]}
+    (search_dir / FILE).write_text(json.dumps(started) + "\n")
+
+
+def forget_processes(search_dir: Path) -> None:
+    (search_dir / FILE).unlink(missing_ok=True)
+
+
+def stop_searches(data_dir: Path) -> list[Path]:
+    """End the searches that run below a data folder, and what they started; returns their folders.
+
+    A search ends as after Ctrl-C, and can be resumed. A process is known by its id and the time it
+    started: an id alone may by now belong to somebody else.
+    """
+    stopped = []
+    for file in sorted(data_dir.glob(f"*/ray_tune/{FILE}")):
+        started = json.loads(file.read_text())
+        search = _find(started["search"])
+        processes = [found for name in started["ray"] if (found := _find(name))]
+        if search is not None and search.pid != os.getpid():
+            search.send_signal(signal.SIGINT)
+            psutil.wait_procs([search], timeout=STOP_SECONDS)
+        for process in processes:
+            if process.is_running():
+                process.terminate()
+        _, stubborn = psutil.wait_procs(processes, timeout=10)
+        for process in stubborn:
+            process.kill()
+        file.unlink(missing_ok=True)
+        if search is not None or processes:
+            stopped.append(file.parents[1])
+    return stopped
+
+
+def _name(process: Any) -> dict[str, float]:
+    return {"pid": process.pid, "started": process.create_time()}
+
+
+def _find(name: dict[str, float]) -> Any | None:
+    try:
+        process = psutil.Process(int(name["pid"]))
+        is_same = abs(process.create_time() - name["started"]) < 1.0
+    except psutil.Error:
+        return None
+    return process if is_same and process.is_running() else None

@@ -1,0 +1,69 @@
+"""Every shipped spec with a `search` block can be searched: two trials of a few hundred frames."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="the extra `search` is not installed")
+
+from slm_lab.experiment.options import RunOptions
+from slm_lab.experiment.search.engine import ray_ready
+from slm_lab.lab import run
+from slm_lab.spec import Spec, SpecWarning, load_spec, packaged_spec_dir, packaged_specs
+
+SETS = [
+    "env.max_frame=300",
+    "meta.log_frequency=100",
+    "meta.max_session=1",
+    "meta.max_trial=2",
+    "meta.compile=off",
+    "meta.random_seed=1",
+]
+
+
+# For a file that leaves its env open, by a word in its path.
+ENVS = {
+    "atari": "ALE/Pong-v5",
+    "mujoco": "Hopper-v5",
+    "playground": "playground/CartpoleBalance",
+    "": "CartPole-v1",
+}
+
+
+def small(path: Path, name: str) -> Spec:
+    text = (packaged_spec_dir() / path).read_text()
+    env = next(env for word, env in ENVS.items() if word in path.as_posix())
+    filled = {"env": env, "max_frame": "300"}
+    sets = [f"{key}={value}" for key, value in filled.items() if f"${{{key}}}" in text]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecWarning)  # 300 frames are too few to learn from
+        return load_spec(path, name, [*sets, *SETS])
+
+
+SPECS = [(path, name) for path, name in packaged_specs() if small(path, name).search]
+
+
+def test_the_specs_with_a_search_block_are_counted():
+    assert len(SPECS) >= 25
+
+
+@pytest.fixture(scope="module")
+def one_ray(tmp_path_factory) -> Iterator[Path]:
+    """A local Ray for all of them, and the folder they write to."""
+    folder = tmp_path_factory.mktemp("smoke")
+    with ray_ready(None, folder):
+        yield folder
+
+
+@pytest.mark.slow
+@pytest.mark.search_smoke
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # what Ray leaves when it shuts down
+@pytest.mark.parametrize(("path", "name"), SPECS, ids=[name for _, name in SPECS])
+def test_a_shipped_search_runs(one_ray, path, name):
+    metrics = run(small(path, name), "search", RunOptions(log_level="ERROR", data_dir=str(one_ray)))
+    assert {row.trial for row in metrics.trials} == {0, 1}
+    assert [row.status for row in metrics.trials] == ["completed", "completed"]
