@@ -41,14 +41,17 @@ def small(path: Path, name: str) -> Spec:
     sets = [f"{key}={value}" for key, value in filled.items() if f"${{{key}}}" in text]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpecWarning)  # 300 frames are too few to learn from
-        return load_spec(path, name, [*sets, *SETS])
+        spec = load_spec(path, name, [*sets, *SETS])
+        if spec.meta.search_scheduler:  # a first rung that 300 frames reach
+            spec = spec.with_values({"meta.search_scheduler.grace_period": 100})
+        return spec
 
 
 SPECS = [(path, name) for path, name in packaged_specs() if small(path, name).search]
 
 
 def test_the_specs_with_a_search_block_are_counted():
-    assert len(SPECS) >= 25
+    assert len(SPECS) >= 36
 
 
 @pytest.fixture(scope="module")
@@ -66,4 +69,4 @@ def one_ray(tmp_path_factory) -> Iterator[Path]:
 def test_a_shipped_search_runs(one_ray, path, name):
     metrics = run(small(path, name), "search", RunOptions(log_level="ERROR", data_dir=str(one_ray)))
     assert {row.trial for row in metrics.trials} == {0, 1}
-    assert [row.status for row in metrics.trials] == ["completed", "completed"]
+    assert metrics.count("completed") + metrics.count("stopped") == 2
