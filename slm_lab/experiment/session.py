@@ -111,6 +111,7 @@ class Session:
         self._reported_at = time.monotonic()
         self._save_at, self._save_at_frame = self._next_save()
         self.saves, self.save_seconds, self.last_save_seconds, self.save_bytes = 0, 0.0, 0.0, 0
+        self._seconds_before = 0.0
         self._has_broken_off = self._has_diverged = False
         logger.info(self._start_line())
         if options.resume:
@@ -294,6 +295,7 @@ class Session:
             ) from error
         _warn_of_other_versions(manifest)
         self._save_at, self._save_at_frame = self._next_save()
+        self._seconds_before = self._loop.clock.seconds
         logger.info(f"Session {self._session} goes on from frame {self._loop.clock.frame:,}")
 
     def _save_if_due(self, now: float) -> bool:
@@ -388,7 +390,8 @@ class Session:
             logger.warning(f"{path}: not written ({failure.strerror})")
 
     def _saving_line(self) -> str:
-        seconds = self._loop.clock.seconds + self.last_save_seconds  # the clock had stopped
+        # Since this process began; the last save came after the clock had stopped.
+        seconds = self._loop.clock.seconds - self._seconds_before + self.last_save_seconds
         share = self.save_seconds / max(seconds, 1e-9)
         return (
             f"Session {self._session} saved {self.saves} time(s) in {self.save_seconds:.2f} s, "

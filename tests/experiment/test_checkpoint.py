@@ -10,7 +10,7 @@ import pickle
 import resource
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -313,15 +313,24 @@ def test_a_write_that_fails_anywhere_leaves_a_good_checkpoint(tmp_path, monkeypa
         store = CheckpointStore(tmp_path / str(at), "s", "abc")
         for frame in (1, 2, 3):
             write(store, frame, {"replay": ring(frame)})
-        try:
-            with failing(at, monkeypatch):
-                write(store, 4, {"replay": ring(4)})
-        except OSError:
-            pass  # rmtree may also pass over it
+        with suppress(OSError), failing(at, monkeypatch):  # rmtree may also pass over it
+            write(store, 4, {"replay": ring(4)})
         assert frame_of(store) in (3, 4)
         write(store, 5, {"replay": ring(5)})
         assert frame_of(store) == 5
         assert rows_of(store) == [0, 1, 2, 3, 4]
+
+
+def test_a_lone_fallback_stays_until_there_is_a_newer_one(tmp_path, monkeypatch):
+    """Killed between two renames, `last-1` is all there is: no write may begin with it."""
+    for at in range(1, 12):
+        store = CheckpointStore(tmp_path / str(at), "s", "abc")
+        for frame in (1, 2):
+            write(store, frame)
+        (store.folder / "last").rename(store.folder / "gone")
+        with suppress(OSError), failing(at, monkeypatch):
+            write(store, 3)
+        assert frame_of(store) in (1, 3)
 
 
 @pytest.mark.slow
