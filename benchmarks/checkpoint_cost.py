@@ -1,7 +1,6 @@
 """What checkpoints cost: their share of the training time, as a session itself measures it.
 
-    python benchmarks/checkpoint_cost.py [ppo_cartpole | sac_halfcheetah] [--frames N]
-        [--folder DISK]
+    python benchmarks/checkpoint_cost.py [ppo_cartpole | sac_halfcheetah] [--frames N] [--folder D]
 
 PPO CartPole is the shipped spec. SAC has the observations and actions of HalfCheetah and a replay
 of a million rows, which is filled before the clock starts: a checkpoint then carries all of it.
