@@ -255,8 +255,8 @@ def test_latest_is_the_last_of_that_very_name(tmp_path):
     [
         ("train@latest", "no run of tiny in data"),
         ("train@data/nowhere", "not a run folder"),
-        ("train@", "expected dev, train, train@latest or train@FOLDER"),
-        ("dev@latest", "expected dev, train, train@latest or train@FOLDER"),
+        ("train@", "expected dev, train, train@latest, train@FOLDER"),
+        ("dev@latest", "expected dev, train, train@latest, train@FOLDER"),
     ],
 )
 def test_a_run_that_is_not_there_is_refused(mode, message):
