@@ -299,6 +299,14 @@ BATCH_NORM = {k: v for k, v in NET.items() if not k.startswith("hid_layers")} | 
     },
 }
 
+RECURRENT = {k: v for k, v in NET.items() if k != "hid_layers"} | {
+    "type": "RecurrentNet",
+    "cell_type": "GRU",
+    "fc_hid_layers": [],
+    "rnn_hidden_size": 6,
+    "seq_len": 4,
+}
+
 # name -> algorithm, memory, net
 EVERY_ALGORITHM: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "Random": ({"name": "Random"}, ROLLOUT, NET),
@@ -332,6 +340,12 @@ EVERY_ALGORITHM: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
         NET | POLYAK,
     ),
     "CrossQ": (OFF_POLICY | {"name": "CrossQ", "gamma": 0.99}, SMALL_REPLAY, BATCH_NORM),
+    "recurrent PPO": (PPO, ROLLOUT, RECURRENT),
+    "recurrent DDQN+PER": (
+        Q | OFF_POLICY | {"name": "DoubleDQN", "training_batch_iter": 1},
+        PRIORITIES,
+        RECURRENT | POLYAK,
+    ),
 }
 
 

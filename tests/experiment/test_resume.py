@@ -28,6 +28,7 @@ ALGORITHMS = [
     "SAC",
     "CrossQ",
 ]
+RECURRENT = ["recurrent PPO", "recurrent DDQN+PER"]
 DISCRETE_ONLY = ("SARSA", "DQN", "DDQN+PER")
 
 # env -> is discrete
@@ -68,7 +69,7 @@ def in_pieces(spec: Spec, folder: Path, *stops: int) -> RunLayout:
     return layout
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS + RECURRENT)
 def test_a_resumed_session_is_the_uninterrupted_one(tmp_path, algorithm, every_spec, same_run):
     spec = every_spec(algorithm)
     same_run(in_pieces(spec, tmp_path, 146), in_one_go(spec, tmp_path))
