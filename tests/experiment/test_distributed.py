@@ -171,6 +171,7 @@ def test_each_of_two_workers_plays_half_of_the_frames(make_spec, tmp_path, mode)
 
 @pytest.mark.slow
 @pytest.mark.learning
+@pytest.mark.asynchronous
 def test_a3c_with_two_workers_solves_cartpole(tmp_path):
     spec = load_spec(A3C).with_values({"meta.random_seed": 1, "meta.compile": "off"})
     layout = RunLayout.create(spec.name, "now", tmp_path)
