@@ -142,6 +142,19 @@ def test_printed_commands_need_no_more_flags_than_the_env(file, name):
     assert (meta.max_session, meta.distributed) == (4, False)
 
 
+TEMPLATES = [(f, n) for f, n in SHIPPED if any(s.startswith("env=") for s in example_sets(f, n))]
+
+
+@pytest.mark.parametrize(("file", "name"), TEMPLATES, ids=lambda part: str(part))
+def test_a_file_for_many_envs_takes_the_env_and_the_budget_as_flags(file, name):
+    spec = load_spec(file, name, ["env=CartPole-v1", "max_frame=3e6"])
+    assert (spec.env.name, spec.env.max_frame) == ("CartPole-v1", 3_000_000)
+
+
+def test_the_files_for_many_envs_are_counted():
+    assert len({file for file, _ in TEMPLATES}) >= 11
+
+
 @pytest.mark.parametrize("file", sorted({file for file, _ in SHIPPED}), ids=str)
 def test_a_shipped_file_begins_with_what_it_is_for_and_how_to_run_it(file):
     text = (packaged_spec_dir() / file).read_text()
