@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli import replay, specs
+from slm_lab.cli import page, replay, runs, specs
 from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ DEFAULT_SPEC_FILE = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
 DEFAULT_SPEC_NAME = "ppo_cartpole"
 SHOWN_TRIALS = 5
 OUR_ERRORS = (
+    "slm_lab.dashboard.report",
+    "slm_lab.dashboard.server",
     "slm_lab.env.error",
     "slm_lab.experiment.export",
     "slm_lab.experiment.lock",
@@ -42,6 +44,9 @@ app.add_typer(env_app, name="env")
 app.command("enjoy")(replay.enjoy)
 app.command("eval")(replay.evaluate)
 app.command("export")(replay.export)
+app.command("list")(runs.list_runs)
+app.command("dashboard")(page.dashboard)
+app.command("report")(page.report)
 specs.register(app)
 
 

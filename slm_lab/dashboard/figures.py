@@ -20,7 +20,7 @@ AXIS_LABELS: dict[Axis, str] = {
     "opt_step": "optimiser steps",
 }
 COLUMN_LABELS = {
-    "total_reward_ma": "return, moving average of 100 checkpoints",
+    "total_reward_ma": "return, moving average",
     "total_reward": "return",
     "fps": "frames per second",
     "lr": "learning rate",
@@ -156,7 +156,7 @@ def _layout(
             "namelength": 48,
         },
         "showlegend": len(traces) > 1,
-        "legend": {"orientation": "h", "y": -0.22, "yanchor": "top", "x": 0, "font": {"size": 12}},
+        "legend": {"orientation": "h", "y": -0.17, "yanchor": "top", "x": 0, "font": {"size": 12}},
         "xaxis": _with_title(axis, AXIS_LABELS[x]) | {"showgrid": False},
         "yaxis": _with_title(axis, html.escape(COLUMN_LABELS.get(y, y))),
         # A zoom lasts while the run grows; another quantity starts afresh.
@@ -202,5 +202,5 @@ def _faded(color: str, alpha: float) -> str:
 
 
 def _numbers(values: Values) -> list[float]:
-    """To six digits, which is what a CSV holds: JSON of a third of the size."""
-    return [float(f"{value:.6g}") for value in values.tolist()]
+    """To seven digits, all that a table holds: JSON of half the size."""
+    return [float(f"{value:.7g}") for value in values.tolist()]

@@ -101,10 +101,12 @@ class RunSummary:
 
 
 class RunCatalog:
-    """Owns what is known of a data folder. `scan` looks again only at runs whose files changed."""
+    """Owns what is known of a data folder. `scan` looks again only at runs whose files changed;
+    `version` counts the scans that brought news."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
+        self.version = 0
         self._known: dict[Path, tuple[_Trace, RunSummary]] = {}
         self._lock = threading.Lock()
 
@@ -117,6 +119,7 @@ class RunCatalog:
                 seen = self._look(folder, holders)
                 if seen is not None:
                     found[folder] = seen
+            self.version += found != self._known
             self._known = found
         runs = (run for _, run in found.values())
         return tuple(sorted(runs, key=lambda run: (run.started, run.key), reverse=True))
