@@ -37,6 +37,12 @@ TABS = {
     "video": "Video",
 }
 SHORT_AXES = {"frame": "frames", "wall_t": "time", "opt_step": "steps"}
+INDEX = """<!doctype html>
+<html lang="en">
+<head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
+<body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
+</html>
+"""
 SHOW = {"display": "block"}
 HIDE = {"display": "none"}
 
@@ -48,6 +54,7 @@ def build_app(
         __name__,
         title="SLM Lab",
         update_title="",
+        index_string=INDEX,
         assets_folder=str(Path(__file__).parent / "assets"),
         serve_locally=True,
         enable_mcp=False,

@@ -22,10 +22,21 @@ from slm_lab.dashboard.page import REFRESH_SECONDS, build_app
 from slm_lab.dashboard.run_files import VIDEO_TYPES, videos
 from slm_lab.experiment.run_catalog import RunCatalog
 
-# Dash has more routes than this page needs; what is not listed is not there.
-GET_ROUTES = ("/assets/", "/_dash-component-suites/", "/video/")
-GET_PATHS = ("/", "/_dash-layout", "/_dash-dependencies", "/_favicon.ico")
-POST_PATHS = ("/_dash-update-component",)
+VIDEO_RULE = "/video/<path:key>/<name>"
+# Dash has more routes than this page needs, one of them for any path; the rest is not there.
+RULES = frozenset(
+    {
+        "/",
+        "/_favicon.ico",
+        "/_dash-layout",
+        "/_dash-dependencies",
+        "/_dash-update-component",
+        "/_dash-component-suites/<string:package_name>/<path:fingerprinted_path>",
+        "/assets/<path:filename>",
+        VIDEO_RULE,
+    }
+)
+METHODS = frozenset({"GET", "HEAD", "POST"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 MOST_REQUEST_BYTES = 4_000_000
 
@@ -54,7 +65,7 @@ def make_app(
             return abort(404)
         return send_file(path, mimetype=VIDEO_TYPES[path.suffix], conditional=True)
 
-    server.add_url_rule("/video/<path:key>/<name>", view_func=video)
+    server.add_url_rule(VIDEO_RULE, view_func=video)
     return server
 
 
@@ -96,11 +107,10 @@ def _guard(server: Flask, host: str) -> None:
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != request.host:
             abort(403, "This page answers only itself.")
-        if request.method in ("GET", "HEAD"):
-            if request.path not in GET_PATHS and not request.path.startswith(GET_ROUTES):
-                abort(404)
-        elif request.method != "POST" or request.path not in POST_PATHS:
+        if request.method not in METHODS:
             abort(405)
+        if request.url_rule is not None and request.url_rule.rule not in RULES:
+            abort(404)
 
     server.before_request(refuse_strangers)
 
