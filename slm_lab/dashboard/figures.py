@@ -41,14 +41,14 @@ class Theme:
 
 
 # Okabe and Ito's palette, told apart with any common form of colour blindness. Black, the eighth,
-# is left out; in the dark blue and green are lighter, on white yellow is darker.
+# is left out; light ones are darker on white and dark ones lighter on black, for a contrast of 3.
 THEMES = {
     "light": Theme(
         ink="#1d2733",
         faint="#5b6875",
         grid="#e6eaef",
         card="#ffffff",
-        colors=("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#9C8B00"),
+        colors=("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#C48600", "#3A9BD6", "#9C8B00"),
     ),
     "dark": Theme(
         ink="#e6ebf1",
@@ -156,7 +156,14 @@ def _layout(
             "namelength": 48,
         },
         "showlegend": len(traces) > 1,
-        "legend": {"orientation": "h", "y": -0.17, "yanchor": "top", "x": 0, "font": {"size": 12}},
+        "legend": {
+            "orientation": "h",
+            "yref": "container",
+            "y": 0,
+            "yanchor": "bottom",
+            "x": 0,
+            "font": {"size": 12},
+        },
         "xaxis": _with_title(axis, AXIS_LABELS[x]) | {"showgrid": False},
         "yaxis": _with_title(axis, html.escape(COLUMN_LABELS.get(y, y))),
         # A zoom lasts while the run grows; another quantity starts afresh.
@@ -180,9 +187,9 @@ def _layout(
         layout["annotations"] = [
             {
                 "xref": "paper",
-                "x": 1,
+                "x": 0,  # where curves are still low
                 "y": target,
-                "xanchor": "right",
+                "xanchor": "left",
                 "yanchor": "bottom",
                 "showarrow": False,
                 "text": f"target {target:g}",

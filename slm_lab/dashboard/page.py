@@ -36,6 +36,11 @@ TABS = {
     "log": "Log",
     "video": "Video",
 }
+GRAPH_CONFIG = {
+    "displaylogo": False,
+    "responsive": True,
+    "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
+}
 SHORT_AXES = {"frame": "frames", "wall_t": "time", "opt_step": "steps"}
 INDEX = """<!doctype html>
 <html lang="en">
@@ -43,8 +48,8 @@ INDEX = """<!doctype html>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
 </html>
 """
-SHOW = {"display": "block"}
-HIDE = {"display": "none"}
+SHOW: dict[str, str] = {}
+HIDE: dict[str, str] = {"display": "none"}
 
 
 def build_app(
@@ -94,7 +99,7 @@ def _header(catalog: RunCatalog, runs: Sequence[RunSummary]) -> Component:
     return html.Header(
         [
             html.H1("SLM Lab"),
-            html.Code(str(catalog.root), className="root", title="folder that is shown"),
+            html.Code("/".join(catalog.root.parts[-2:]), className="root", title=str(catalog.root)),
             html.Div(panels.counts(runs), id="counts", **{"aria-live": "polite"}),
             _segments("view", {"runs": "Runs", "benchmark": "Benchmark"}, "runs", "View"),
             html.Button(
@@ -214,14 +219,13 @@ def _panel_card() -> Component:
                         ],
                         className="controls",
                     ),
-                    dcc.Graph(
-                        id="graph",
-                        figure={"data": [], "layout": {"xaxis": {"visible": False}}},
-                        config={
-                            "displaylogo": False,
-                            "responsive": True,
-                            "modeBarButtonsToRemove": ["select2d", "lasso2d", "autoScale2d"],
-                        },
+                    html.Div(
+                        dcc.Graph(
+                            id="graph",
+                            figure={"data": [], "layout": {"xaxis": {"visible": False}}},
+                            config=GRAPH_CONFIG,
+                        ),
+                        className="graph-frame",
                     ),
                     html.P(id="graph-note", className="quiet"),
                 ],
@@ -298,13 +302,18 @@ _NUMBER = {"type": "rightAligned", "valueFormatter": {"function": "number(params
 _COUNT = {"type": "rightAligned", "valueFormatter": {"function": "count(params.value)"}}
 
 RUN_COLUMNS: list[dict[str, Any]] = [
-    {"field": "status", "width": 112, "cellRenderer": "Status", "tooltipField": "reason"},
+    {"field": "status", "width": 106, "cellRenderer": "Status", "tooltipField": "reason"},
     {"field": "label", "headerName": "Run", "minWidth": 150, "flex": 2, "tooltipField": "key"},
-    {"field": "algorithm", "minWidth": 94, "flex": 1, "tooltipField": "algorithm"},
-    {"field": "env", "minWidth": 110, "flex": 1.2, "tooltipField": "env"},
-    {"field": "score", "width": 92, **_NUMBER},
-    {"field": "progress", "width": 104, "cellRenderer": "Progress"},
-    {"field": "started", "width": 134},
+    {"field": "algorithm", "minWidth": 96, "flex": 1, "tooltipField": "algorithm"},
+    {"field": "env", "minWidth": 108, "flex": 1.2, "tooltipField": "env"},
+    {"field": "score", "width": 86, **_NUMBER},
+    {"field": "progress", "width": 98, "cellRenderer": "Progress"},
+    {
+        "field": "started",
+        "width": 112,
+        "valueFormatter": {"function": "day(params.value)"},
+        "tooltipField": "started",
+    },
     {"field": "frame", "headerName": "Frames", "width": 98, **_COUNT},
     {"field": "sessions", "width": 98, "type": "rightAligned"},
 ]
@@ -381,8 +390,8 @@ def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
         runs = runs_of(shown)[:MOST_RUNS]
         axis = next(name for name in AXES if name == x)
         traces = [
-            Trace(run.key, store.curve(run, y, axis), shown["places"].get(run.key, 0))
-            for run in runs
+            Trace(name, store.curve(run, y, axis), shown["places"].get(run.key, 0))
+            for name, run in zip(panels.short_names(runs), runs, strict=True)
         ]
         drawn = [trace for trace in traces if not trace.curve.is_empty]
         target = panels.same_target(runs) if y in RETURNS and drawn else None
@@ -443,7 +452,7 @@ def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
         Input("view", "value"),
     )
     def show_view(view: str) -> tuple[dict[str, str], dict[str, str]]:
-        return ({}, HIDE) if view == "runs" else (HIDE, SHOW)
+        return (SHOW, HIDE) if view == "runs" else (HIDE, SHOW)
 
     in_browser = {
         "set_theme": (Output("theme", "data"), [Input("theme-button", "n_clicks")]),
@@ -487,8 +496,8 @@ def _graph_note(
     if not drawn:
         return "No row of the curve yet."
     notes = []
-    if len(drawn) == 1:
-        notes.append(f"{drawn[0].label}.")
+    if len(runs) == 1:
+        notes.append(f"{runs[0].key}.")
     if any(len(trace.curve.sessions) > 1 for trace in drawn):
         notes.append("Mean over sessions, band of one standard deviation.")
     if len(shown["keys"]) > MOST_RUNS:

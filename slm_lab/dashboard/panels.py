@@ -35,7 +35,7 @@ def run_row(run: RunSummary) -> dict[str, Any]:
     """A run as a row of the grid."""
     return {
         "key": run.key,
-        "label": TIMESTAMP.sub("", run.key) or run.key,  # the time has a column of its own
+        "label": short_name(run),  # the time has a column of its own
         "status": run.status,
         "reason": run.reason,
         "algorithm": run.algorithm,
@@ -50,6 +50,19 @@ def run_row(run: RunSummary) -> dict[str, Any]:
         else f"{run.sessions}/{run.max_session}",
         "started": run.started.strftime("%Y-%m-%d %H:%M"),
     }
+
+
+def short_name(run: RunSummary) -> str:
+    """The run's key without the time."""
+    return TIMESTAMP.sub("", run.key) or run.key
+
+
+def short_names(runs: Sequence[RunSummary]) -> list[str]:
+    """A name for each run, with the time only where it is needed to tell two apart."""
+    names = [short_name(run) for run in runs]
+    return [
+        name if names.count(name) == 1 else run.key for name, run in zip(names, runs, strict=True)
+    ]
 
 
 def benchmark_row(row: BenchmarkRow) -> dict[str, Any]:

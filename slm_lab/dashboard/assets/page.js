@@ -89,6 +89,7 @@
 
   window.dashAgGridFunctions = Object.assign(window.dashAgGridFunctions || {}, {
     passes: passes,
+    day: (value) => (value || "").slice(5), // 2026-05-07 08:00 -> 05-07 08:00
     count: shown(wholeNumbers),
     number: shown(fractions),
   });
