@@ -192,7 +192,8 @@ def _graph_note(
         return "No row of the curve yet."
     notes = []
     if len(runs) == 1:
-        notes.append(f"{runs[0].key}.")
+        best = f", trial {runs[0].trial}, the best so far" if runs[0].kind == "search" else ""
+        notes.append(f"{runs[0].key}{best}.")
     if any(len(trace.curve.sessions) > 1 for trace in drawn):
         notes.append("Mean over sessions, band of one standard deviation.")
     if len(shown["keys"]) > MOST_RUNS:
