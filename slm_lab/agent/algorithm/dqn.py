@@ -97,7 +97,8 @@ class DQN:
             "explore_var": self.act.explore_var(frame),
             "lr": lr,
         }
-        return Metrics(values, opt_steps=self.gradient_steps, td_error=torch.cat(td_errors))
+        td_error = torch.cat(td_errors) if len(td_errors) > 1 else td_errors[0]
+        return Metrics(values, opt_steps=self.gradient_steps, td_error=td_error)
 
     def state_dict(self) -> dict[str, Any]:
         return {
