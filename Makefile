@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 PEERS := .venv-peers
 
-.PHONY: help demo test check format bench-ppo bench-off-policy bench-pong bench-checkpoint clean
+.PHONY: help demo test check format bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -29,14 +29,25 @@ format: $(VENV)/.installed-dev ## rewrite the files as `make check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench-ppo: $(VENV)/.installed $(PEERS)/.installed ## PPO CartPole: our frames per second beside SB3 and SBX
-	$(BIN)/python benchmarks/side_by_side.py ppo_cartpole --peer-python $(PEERS)/bin/python
+SIDE_BY_SIDE := $(BIN)/python -m benchmarks.side_by_side --peer-python $(PEERS)/bin/python
 
-bench-off-policy: $(VENV)/.installed $(PEERS)/.installed ## DQN, SAC and CrossQ: the same comparison
-	$(BIN)/python benchmarks/side_by_side.py dqn_cartpole sac_pendulum crossq_pendulum --peer-python $(PEERS)/bin/python
+bench: $(VENV)/.installed-dev $(PEERS)/.installed ## every workload beside its peers and the machine's limit: an hour or two
+	$(SIDE_BY_SIDE)
+	$(BIN)/python benchmarks/start_up.py
+	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python -m benchmarks.performance_page
 
-bench-pong: $(VENV)/.installed-dev $(PEERS)/.installed ## PPO on Atari Pong: beside SB3 and the physical limit
-	$(BIN)/python benchmarks/side_by_side.py ppo_pong --peer-python $(PEERS)/bin/python
+bench-quick: $(VENV)/.installed-dev $(PEERS)/.installed ## four of them, briefly: a few minutes
+	$(SIDE_BY_SIDE) --quick --output benchmarks/results/quick
+
+bench-ppo: $(VENV)/.installed-dev $(PEERS)/.installed ## PPO CartPole: our frames per second beside SB3 and SBX
+	$(SIDE_BY_SIDE) ppo_cartpole
+
+bench-off-policy: $(VENV)/.installed-dev $(PEERS)/.installed ## DQN, SAC and CrossQ: the same comparison
+	$(SIDE_BY_SIDE) dqn_cartpole sac_pendulum crossq_pendulum
+
+bench-pong: $(VENV)/.installed-dev $(PEERS)/.installed ## PPO on Atari Pong: beside SB3 and the machine's limit
+	$(SIDE_BY_SIDE) ppo_pong ppo_pong_one_core
 
 bench-checkpoint: $(VENV)/.installed-dev ## share of the training time that checkpoints take
 	$(BIN)/python benchmarks/checkpoint_cost.py

@@ -151,9 +151,8 @@ class DQN:
     def _td_target(
         self, state: State, reward: Tensor, next_obs: Tensor, discount: Tensor
     ) -> Tensor:
-        online = self._q(state, next_obs)[0]
-        if not self._has_target:
-            return td_target(reward, discount, online, online)
-        target = self._q({**state, "net": state["target_net"]}, next_obs)[0]
-        select = online if self._spec.name == "DoubleDQN" else target
+        slow = {**state, "net": state["target_net"]} if self._has_target else state
+        target = select = self._q(slow, next_obs)[0]
+        if self._spec.name == "DoubleDQN" and self._has_target:
+            select = self._q(state, next_obs)[0]
         return td_target(reward, discount, target, select)
