@@ -153,7 +153,7 @@ def estimated_hours(state: RowState, manifest: Manifest, kept: Mapping[str, Kept
 
 
 def _speed(kept: Kept) -> float | None:
-    """Frames per second of all sessions together, from start to last graph."""
+    """Frames per second of all sessions together."""
     seconds = kept.result.provenance.seconds
     frames = kept.result.frame * len(kept.result.sessions)
     return frames / seconds if seconds else None

@@ -280,7 +280,9 @@ def _run(cell: Cell, link: Callable[[Path], str], results_dir: Path) -> tuple[st
     result, provenance = cell.kept.result, cell.kept.result.provenance
     sha = (provenance.git_shas[-1] or "unknown")[:9]
     folder = results_dir / cell.row.id
-    place = f"[{result.folder}]({link(folder)}) at `{sha}`, [plot]({link(folder / PLOT)})"
+    state = " (tree not checked)" if provenance.git_dirty is None else ""
+    state = " with changes" if provenance.git_dirty else state
+    place = f"[{result.folder}]({link(folder)}) at `{sha}`{state}, [plot]({link(folder / PLOT)})"
     if provenance.seconds is None:
         return place, "not recorded"
     cpu = f" (CPU {_time(provenance.cpu_seconds)})" if provenance.cpu_seconds is not None else ""
