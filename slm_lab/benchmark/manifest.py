@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -21,15 +21,7 @@ from slm_lab.spec import Spec, SpecError, load_spec
 from slm_lab.spec.catalog import listed_env, target_score
 
 SOURCES_FILE = "sources.yaml"
-Setting = Literal["max_frame", "num_envs", "max_session", "log_frequency"]
-# Where a spec keeps what a row says: as a placeholder of its file, or at a dotted path.
-FLAGS = {
-    "env": "env",
-    "max_frame": "max_frame",
-    "num_envs": "env.num_envs",
-    "max_session": "meta.max_session",
-    "log_frequency": "meta.log_frequency",
-}
+Flag = Literal["env", "max_frame", "env.max_frame", "meta.max_session"]
 ALGORITHMS = {
     "Reinforce": "REINFORCE",
     "SARSA": "SARSA",
@@ -75,9 +67,10 @@ class Reference(Part):
 class Row(Part):
     """One cell of the tables: an algorithm on an env.
 
-    `flags` are facts of the row that its spec takes as -s flags, `variables` any further ones.
-    `best` is the best training run of the documents. `skip` says why nobody runs it, `note` why it
-    falls short.
+    `flags` are -s flags whose value is what the row itself says, such as `env` where the spec is
+    for many envs, or `max_frame` and `meta.max_session` for a budget that is not the spec's;
+    `variables` are any further ones. `best` is the best training run of the documents. `skip` says
+    why nobody runs it, `note` why it falls short.
     """
 
     env: str
@@ -87,7 +80,7 @@ class Row(Part):
     settings: Settings
     seed: int
     code_version: str
-    flags: tuple[Literal["env"] | Setting, ...] = ()
+    flags: tuple[Flag, ...] = ()
     variables: Mapping[str, str | int | float] = {}
     bar: float | None = None
     best: Reference | None = None
@@ -117,8 +110,8 @@ class Row(Part):
     @property
     def sets(self) -> list[str]:
         """The -s flags."""
-        own = {FLAGS[name]: self.fact(name) for name in self.flags}
-        return [f"{key}={value}" for key, value in {**own, **self.variables}.items()]
+        own = [f"{flag}={self.fact(flag.rpartition('.')[2])}" for flag in self.flags]
+        return own + [f"{key}={value}" for key, value in self.variables.items()]
 
     @property
     def command(self) -> str:
@@ -128,6 +121,7 @@ class Row(Part):
         return shlex.join([*words, "--seed", str(self.seed)])
 
     def fact(self, name: str) -> str | int:
+        """The env, or a setting."""
         value: str | int = self.env if name == "env" else getattr(self.settings, name)
         return value
 
@@ -247,8 +241,8 @@ def row_problems(row: Row, spec: Spec | None = None) -> list[str]:
         "max_session": spec.meta.max_session,
         "log_frequency": spec.meta.log_frequency,
     }
-    expected = {"algorithm": row.algorithm}
-    expected |= {name: row.fact(name) for name in ("env", *get_args(Setting))}
+    expected: dict[str, str | int] = {"algorithm": row.algorithm}
+    expected |= {name: row.fact(name) for name in ("env", *Settings.model_fields)}
     return [
         f"{row.id}: {key}: the spec has {found[key]}, the row {value}"
         for key, value in expected.items()

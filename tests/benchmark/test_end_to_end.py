@@ -178,7 +178,7 @@ def trouble(kind: str) -> dict[str, Any]:
     return {
         "env": "trouble:Trouble-v0",
         "settings": {"max_session": 1, "max_frame": 200},
-        "flags": ["env", "max_session"],
+        "flags": ["env", "meta.max_session"],
         "variables": {"env.kwargs.kind": kind},
     }
 
@@ -221,8 +221,7 @@ def test_a_budget_that_ends_stops_the_training_cleanly(write_manifest):
     path = write_manifest(
         env="CartPole-v1",
         settings={"max_session": 1, "max_frame": 100_000_000},
-        flags=["env", "max_session"],
-        variables={"env.max_frame": 100_000_000},
+        flags=["env", "env.max_frame", "meta.max_session"],
     )
     manifest, results, data = load_manifest(path), Path("res"), Path("data")
     state = row_state(manifest.rows[0], results, data)

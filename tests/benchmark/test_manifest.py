@@ -55,7 +55,7 @@ def test_a_spec_that_drifts_from_the_settings_is_named_with_its_row(write_manife
 
 
 def test_fewer_sessions_are_a_setting_that_the_row_says_and_the_spec_is_given(write_manifest):
-    path = write_manifest(settings={"max_session": 1}, flags=["env", "max_session"])
+    path = write_manifest(settings={"max_session": 1}, flags=["env", "meta.max_session"])
     (row,) = load_manifest(path).rows
     assert row.sets == ["env=probe/ActionMatters-v0", "meta.max_session=1"]
     assert row_problems(row) == []
