@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from slm_lab.benchmark.plot import plot_sessions
 from slm_lab.spec import Spec, SpecError, load_spec
 
-RESULTS_DIR = Path("benchmark/results")
 RESULT, CURVE, SPEC, PLOT = "result.json", "curve.csv", "spec.json", "plot.png"
 
 

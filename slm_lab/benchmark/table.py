@@ -10,15 +10,13 @@ from pathlib import Path
 import pandas as pd
 
 from slm_lab.analysis.metrics import random_baseline
+from slm_lab.benchmark import MANIFEST_DIR
 from slm_lab.benchmark.collect import EPISODES
 from slm_lab.benchmark.manifest import Manifest, Phase, Reference, Row, Settings, Table
 from slm_lab.benchmark.plot import curves_digest, drawn_from, plot_algorithms
 from slm_lab.benchmark.result import PLOT, Kept, Result
 from slm_lab.experiment.resume import spec_differences
 
-PAGE = Path("docs/BENCHMARKS.md")
-PLOTS_DIR = Path("docs/plots")
-MANIFEST_DIR = Path("slm_lab/benchmark")  # of the repository that the page lies in
 SOLVED, CLOSE, MEASURED, FAILED, PENDING, SKIPPED = "✅", "⚠️", "📊", "❌", "🔄", "Skip"
 CLOSE_SHARE = 0.8
 HEAD = """\
@@ -83,8 +81,8 @@ def write_page(
     manifest: Manifest,
     kept: Mapping[str, Kept],
     *,
-    page: Path = PAGE,
-    plots_dir: Path = PLOTS_DIR,
+    page: Path,
+    plots_dir: Path,
     results_dir: Path,
 ) -> None:
     """Write the page and every plot it shows; the same results give the same bytes."""

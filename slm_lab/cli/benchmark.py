@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slm_lab.benchmark import PAGE, PLOTS_DIR, RESULTS_DIR
 from slm_lab.cli.options import FAILED
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ Page = Annotated[Path, typer.Option("--page", help="The page that is written.")]
 Plots = Annotated[Path, typer.Option("--plots", help="Folder of the page's plots.")]
 
 DATA = Path("data")
-RESULTS = Path("benchmark/results")
-PAGE = Path("docs/BENCHMARKS.md")
-PLOTS = Path("docs/plots")
 
 
 @app.command()
@@ -60,7 +58,7 @@ def run(
         str, typer.Option(envvar="LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")
     ] = "INFO",
     data: Data = DATA,
-    results: Results = RESULTS,
+    results: Results = RESULTS_DIR,
     manifest: ManifestPath = None,
 ) -> None:
     """Run the rows that are missing, and collect their results.
@@ -100,7 +98,7 @@ def status(
     envs: Envs = None,
     algorithms: Algorithms = None,
     data: Data = DATA,
-    results: Results = RESULTS,
+    results: Results = RESULTS_DIR,
     manifest: ManifestPath = None,
 ) -> None:
     """Show where each row stands: done, running, interrupted, failed, missing."""
@@ -124,7 +122,7 @@ def collect(
     folders: Annotated[
         list[str], typer.Argument(metavar="FOLDER...", help="Run folders of finished rows.")
     ],
-    results: Results = RESULTS,
+    results: Results = RESULTS_DIR,
     manifest: ManifestPath = None,
 ) -> None:
     """Evaluate the final agents of run folders, and keep their results as small data."""
@@ -142,9 +140,9 @@ def collect(
 
 @app.command()
 def table(
-    results: Results = RESULTS,
+    results: Results = RESULTS_DIR,
     page: Page = PAGE,
-    plots: Plots = PLOTS,
+    plots: Plots = PLOTS_DIR,
     manifest: ManifestPath = None,
 ) -> None:
     """Write docs/BENCHMARKS.md and its plots from the collected results."""
@@ -163,9 +161,9 @@ def audit(
         list[str] | None,
         typer.Argument(metavar="[FOLDER...]", help="Run folders; without, the collected results."),
     ] = None,
-    results: Results = RESULTS,
+    results: Results = RESULTS_DIR,
     page: Page = PAGE,
-    plots: Plots = PLOTS,
+    plots: Plots = PLOTS_DIR,
     manifest: ManifestPath = None,
 ) -> None:
     """Fail on results that do not match their row: spec, settings, seeds, code, plots, page."""

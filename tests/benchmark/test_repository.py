@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from slm_lab.benchmark import PAGE, PLOTS_DIR, RESULTS_DIR
 from slm_lab.benchmark.audit import audit_results
 from slm_lab.benchmark.manifest import load_manifest
-from slm_lab.benchmark.result import RESULTS_DIR, read_results
-from slm_lab.benchmark.table import PAGE, PLOTS_DIR
+from slm_lab.benchmark.result import read_results
 
 ROOT = Path(__file__).parents[2]
 MAX_BYTES = 60_000
