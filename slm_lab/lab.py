@@ -23,7 +23,7 @@ from slm_lab.experiment.console import setup_logging
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
-from slm_lab.experiment.provenance import save_spec
+from slm_lab.experiment.provenance import save_spec, sitting
 from slm_lab.experiment.resume import (
     check_same_experiment,
     find_run,
@@ -32,7 +32,7 @@ from slm_lab.experiment.resume import (
 )
 from slm_lab.experiment.saved_run import RunFolderError, open_run
 from slm_lab.experiment.seeding import draw_seed
-from slm_lab.experiment.trial import run_sessions
+from slm_lab.experiment.trial import available_cores, run_sessions
 from slm_lab.search import SearchFailed, SearchStopped, run_search
 from slm_lab.spec import Problem, Spec, SpecError
 
@@ -141,8 +141,11 @@ def _start_log(layout: RunLayout, options: RunOptions) -> None:
 
 
 def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
+    record = layout.trial_provenance(0)
     try:
-        end = run_sessions(spec, layout, trial=0, options=options)
+        with sitting(record, options.mode, available_cores()) as this:
+            end = run_sessions(spec, layout, trial=0, options=options)
+            this.end = "stopped" if end.stopped_by else _failure_text(end.failed) or "finished"
     except (SpecError, ValueError):
         # Bad input, and nothing ran: a folder would look like a run.
         if not options.resume and not layout.sessions(0):
@@ -150,7 +153,7 @@ def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
         raise
     resume = "" if spec.meta.distributed else resume_command(layout)
     if len(end.failed) == spec.meta.max_session and not _has_rows(layout):
-        raise SessionsFailed(_failure_text(end.failed, layout))
+        raise SessionsFailed(f"all sessions {_failure_text(end.failed)}. See {layout.log_dir()}")
     if end.stopped_by and not layout.sessions(0):
         raise RunStopped(end.stopped_by, None, layout.predir, resume)
     metrics = analyze_trial(layout, 0, log_extra=options.log_extra, failed=end.failed)
@@ -248,6 +251,6 @@ def _has_rows(layout: RunLayout) -> bool:
     return any(not table.empty for table in tables)
 
 
-def _failure_text(failed: dict[int, str], layout: RunLayout) -> str:
+def _failure_text(failed: dict[int, str]) -> str:
     reasons = {error.splitlines()[-1] for error in failed.values()}
-    return f"all sessions failed: {'; '.join(sorted(reasons))}. See {layout.log_dir()}"
+    return f"failed: {'; '.join(sorted(reasons))}" if reasons else ""

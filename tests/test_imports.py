@@ -16,6 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "slm_lab"
 LINES = [
     {"slm_lab"},
     {"cli"},
+    {"benchmark"},
     {"lab"},
     {"search"},
     {"experiment", "analysis"},

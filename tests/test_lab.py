@@ -87,6 +87,7 @@ tiny_t0_trial_metrics_scalar.json
 tiny_t0_trial_graph_mean_returns_vs_frames.png
 tiny_t0_trial_graph_mean_returns_vs_frames.html
 tiny_t0_trial_graph_mean_returns_ma_vs_frames.png
+info/tiny_t0_provenance.json
 info/tiny_t0_trial_metrics.json
 info/tiny_t0_trial_metrics_scalar.json
 graph/tiny_t0_trial_graph_mean_returns_vs_frames.png

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli import replay, specs
+from slm_lab.cli import benchmark, replay, specs
 from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ DEFAULT_SPEC_FILE = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
 DEFAULT_SPEC_NAME = "ppo_cartpole"
 SHOWN_TRIALS = 5
 OUR_ERRORS = (
+    "slm_lab.benchmark.manifest",
+    "slm_lab.benchmark.result",
     "slm_lab.env.error",
     "slm_lab.experiment.export",
     "slm_lab.experiment.lock",
@@ -39,6 +41,7 @@ app = typer.Typer(
 )
 env_app = typer.Typer(help="Look at environments.", no_args_is_help=True)
 app.add_typer(env_app, name="env")
+app.add_typer(benchmark.app, name="benchmark")
 app.command("enjoy")(replay.enjoy)
 app.command("eval")(replay.evaluate)
 app.command("export")(replay.export)

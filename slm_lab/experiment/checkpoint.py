@@ -19,13 +19,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,12 +42,12 @@ from slm_lab.experiment.manifest import (
     check_file,
     read_manifest,
 )
+from slm_lab.experiment.provenance import versions
 
 Slot = Literal["last", "best"]
 STATE, TENSORS = "state.json", "tensors.safetensors"
 MAX_STATE_BYTES = 256_000_000  # of JSON: arrays are elsewhere
 MAX_CHUNK_BYTES = 64_000_000
-PACKAGES = ("slm-lab", "torch", "numpy", "gymnasium")
 
 
 class CheckpointStore:
@@ -207,17 +204,6 @@ def check_fits(saved: Any, live: Any, path: str = "") -> None:
     ):
         found = f"{tuple(saved.shape)}" if isinstance(saved, Tensor) else type(saved).__name__
         raise ValueError(f"{path}: found {found}, expected {tuple(live.shape)} of {live.dtype}")
-
-
-@cache
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # run from a checkout
-            continue
-    return found
 
 
 # Rings

@@ -100,6 +100,10 @@ class RunLayout:
     def trial_metrics(self, trial: int) -> Path:
         return self._info(f"{self.trial_name(trial)}_trial_metrics.json")
 
+    def trial_provenance(self, trial: int) -> Path:
+        """Who worked on the trial, when, and with which code."""
+        return self._info(f"{self.trial_name(trial)}_provenance.json")
+
     def trial_metrics_scalar(self, trial: int) -> Path:
         return self._info(f"{self.trial_name(trial)}_trial_metrics_scalar.json")
 

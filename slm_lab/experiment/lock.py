@@ -45,6 +45,18 @@ def locked(path: Path, what: str, *, patience: float = 0.0) -> Iterator[None]:
         os.close(descriptor)  # which lets go of the lock
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock right now."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # nobody ever locked it, or the file system has no locks
+        return False
+    return False
+
+
 def _acquire(descriptor: int, path: Path, what: str, patience: float) -> None:
     give_up_at = time.monotonic() + patience
     while True:

@@ -22,7 +22,6 @@ from slm_lab.experiment.checkpoint import (
     check_fits,
     has_rings,
     tree_bytes,
-    versions,
 )
 from slm_lab.experiment.console import Progress, format_checkpoint, format_profile
 from slm_lab.experiment.distributed import SharedAlgorithm
@@ -36,6 +35,7 @@ from slm_lab.experiment.models import (
 )
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.profiler import OperatorProfiler
+from slm_lab.experiment.provenance import versions
 from slm_lab.experiment.recorder import Recorder
 from slm_lab.experiment.resume import spec_sha256
 from slm_lab.experiment.seeding import session_seeds
