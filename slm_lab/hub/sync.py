@@ -93,17 +93,17 @@ class Sync:
 def upload_remote(is_wanted: bool) -> Remote | None:
     """The remote of HF_REPO for a run to be uploaded to; checked before hours of training.
 
-    One that does not let us in is an error. One that does not answer may do so later.
+    One that does not let us in is an error. One that does not answer may do so later, and the
+    first push says so if not.
     """
     if not is_wanted:
         return None
     remote = open_remote()
     try:
         remote.check_upload()
-    except NotAllowed:
-        raise
     except RemoteError as error:
-        logger.warning(f"--upload-hf: {error} Training starts all the same.")
+        if isinstance(error, NotAllowed):
+            raise
     return remote
 
 

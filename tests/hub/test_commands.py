@@ -96,6 +96,7 @@ def test_graduate_says_no_with_the_reasons(
     assert "NAME: `nobody` should mean one folder" in err
 
 
+@pytest.mark.slow
 def test_these_commands_do_without_torch_and_the_plain_ones_without_the_hub_library(
     tmp_path: Path, here: Path, share: Path, kit: Any
 ) -> None:
@@ -136,6 +137,7 @@ def test_these_commands_do_without_torch_and_the_plain_ones_without_the_hub_libr
     assert "pip install 'slm-lab[remote]'" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_hub_commands_do_not_import_torch(hub: Any, here: Path, kit: Any) -> None:
     code = (
         "import sys\n"

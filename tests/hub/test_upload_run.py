@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from loguru import logger
 
+pytestmark = pytest.mark.slow
+
 Call = Callable[..., tuple[int, str, str]]
 RUN = ["run", "slm_lab/spec/benchmark/ppo/ppo_cartpole.json", "ppo_cartpole", "train"]
 SETS = [
@@ -81,7 +83,7 @@ def test_a_hub_that_is_down_at_the_start_does_not_keep_a_run_from_starting(
     hub.errors["/api/datasets/"] = (503, 1)
     code, _, err = slm_lab(*TINY, "--upload-hf")
     assert code == 0, err
-    assert "Training starts all the same" in err
+    assert hub.errors["/api/datasets/"] == (503, 0)
     assert len(hub.datasets[kit.REPO].tree) > 10
 
 
