@@ -89,7 +89,7 @@ def pull(
     def fetch(name: str, progress: Progress) -> Transfer:
         return transfer.pull(remote, name, data_folder, force=force, progress=progress)
 
-    _each(names, fetch, "Pulled", into=f" into {data_folder}")
+    _each(names, fetch, "Pulled", into=f"into {data_folder}")
 
 
 def push(
@@ -108,7 +108,7 @@ def push(
     def send(name: str, progress: Progress) -> Transfer:
         return transfer.push(remote, Path(name), force=force, progress=progress)
 
-    _each([str(folder) for folder in folders], send, "Pushed", into=f" to {remote.label}")
+    _each([str(folder) for folder in folders], send, "Pushed", into=f"to {remote.label}")
 
 
 def graduate(
@@ -151,7 +151,7 @@ def _each(
             failed += 1
             typer.echo(f"{type(error).__name__}: {error}", err=True)
             continue
-        typer.echo(f"{done} {transfer}{into}")
+        typer.echo(f"{done} {Path(name).name} {into}: {transfer}")
         if transfer.skipped:
             typer.echo(
                 f"  left out, because its manifest does not name them: "

@@ -60,7 +60,7 @@ def _publish(folder: Path, target: str, only_check: bool, progress: Progress | N
         return Graduation(f"{folder.name} can graduate", notes)
     remote = open_remote(target)
     transfer = push(remote, folder, progress=progress)
-    return Graduation(f"Graduated {transfer} to {remote.label}", notes)
+    return Graduation(f"Graduated {folder.name} to {remote.label}: {transfer}", notes)
 
 
 def _problems(folder: Path, saved: SavedRun) -> list[str]:

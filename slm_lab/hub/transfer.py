@@ -37,7 +37,6 @@ Progress = Callable[[int, int], None]
 class Transfer:
     """What a push or a pull did: files sent or fetched, their bytes, and those left as they are."""
 
-    folder: str
     files: int
     bytes: int
     same: int
@@ -46,12 +45,10 @@ class Transfer:
 
     def __str__(self) -> str:
         if not self.files and not self.removed:
-            return f"{self.folder}: up to date, {self.same} file(s)"
-        removed = f", {self.removed} removed" if self.removed else ""
-        return (
-            f"{self.folder}: {self.files} file(s), {human_bytes(self.bytes)}; "
-            f"{self.same} were there already{removed}"
-        )
+            return f"up to date, {self.same} file(s)"
+        same = f"; {self.same} were there already" if self.same else ""
+        removed = f"; {self.removed} removed" if self.removed else ""
+        return f"{self.files} file(s), {human_bytes(self.bytes)}{same}{removed}"
 
 
 def matching(folders: list[str], pattern: str) -> list[str]:
@@ -97,7 +94,7 @@ def push(
         shutil.rmtree(scratch, ignore_errors=True)
     same = len(snapshot.manifest.files) - len(changed.keys() - {MANIFEST})
     sent = {file: entry for file, entry in changed.items() if file != MANIFEST}
-    return Transfer(name, len(sent), sum(e.size for e in sent.values()), same, len(gone))
+    return Transfer(len(sent), sum(e.size for e in sent.values()), same, len(gone))
 
 
 def pull(
@@ -150,7 +147,6 @@ def pull(
         _put_in_place(arrived, target, [*missing, MANIFEST], removed)
         shutil.rmtree(scratch, ignore_errors=True)
     return Transfer(
-        folder,
         len(missing),
         sum(file.size for file in missing.values()),
         len(wanted) - len(missing),
@@ -206,8 +202,9 @@ def _refuse_to_lose(
     ]
     if lost:
         raise RemoteError(
-            f"{name}: {remote.label} holds another state of it, from elsewhere ({_some(lost)}). "
-            f"See it with `slm-lab pull {name} -d elsewhere`, or replace it with --force."
+            f"{name}: {remote.label} holds another state than was last pushed or pulled here "
+            f"({_some(lost)}). See it with `slm-lab pull {name} -d elsewhere`, or replace it with "
+            "--force."
         )
 
 

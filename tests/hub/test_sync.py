@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -133,6 +134,40 @@ def test_a_second_signal_ends_at_once_without_an_upload(
     with pytest.raises(SystemExit):
         run_synced(DirectoryRemote(share), run_dir, lambda: sys.exit(143))
     assert not (share / "data").exists()
+
+
+def test_the_end_is_sent_again_where_that_may_help(
+    hub: Any, run_dir: Path, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slm_lab.hub.sync.RETRY_SECONDS", (0.0, 0.0))
+    hub.errors["/commit/"] = (503, 2)
+    assert run_synced(HuggingFaceRemote(kit.REPO), run_dir, lambda: "metrics") == "metrics"
+    assert f"data/{kit.FOLDER}/manifest.json" in hub.datasets[kit.REPO].tree
+
+
+def test_a_connection_that_hangs_does_not_keep_a_run_from_ending(
+    share: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never = threading.Event()
+    remote = DirectoryRemote(share)
+    monkeypatch.setattr(remote, "files", lambda folder: never.wait() and {})
+    monkeypatch.setattr("slm_lab.hub.sync.FINISH_SECONDS", 0.05)
+    with pytest.raises(UploadFailed, match="no end after"):
+        run_synced(remote, run_dir, lambda: "metrics")
+    never.set()
+
+
+def test_a_search_is_sent_when_its_journal_grows(share: Path, run_dir: Path, kit: Any) -> None:
+    journal = run_dir / "ray_tune" / "journal.jsonl"
+    journal.parent.mkdir()
+    journal.write_text("{}\n")
+    sync = Sync(DirectoryRemote(share), run_dir, every=0.0, look_every=0.01)
+    sync.start()
+    there = share / "data" / kit.FOLDER / "ray_tune" / "journal.jsonl"
+    until(there.exists)
+    journal.write_text("{}\n{}\n")
+    until(lambda: there.read_text() == "{}\n{}\n")
+    sync.finish()
 
 
 def command(*words: str) -> list[str]:

@@ -90,7 +90,7 @@ def test_a_push_does_not_replace_what_another_machine_has_pushed(
     (elsewhere / kit.FOLDER / csv).write_text("frame\n100\n200\n")
     push(remote, elsewhere / kit.FOLDER)  # went on from what it had pulled
     (run_dir / csv).write_text("frame\n100\n150\n")
-    with pytest.raises(RemoteError, match="holds another state"):
+    with pytest.raises(RemoteError, match="holds another state than was last"):
         push(remote, run_dir)
     push(remote, run_dir, force=True)
     pull(remote, kit.FOLDER, elsewhere)

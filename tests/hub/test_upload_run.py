@@ -53,7 +53,7 @@ def test_the_whole_folder_is_on_the_hub_when_the_run_ends_and_no_token_is_in_it(
     everything = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert b"hf_writer" not in everything
     assert "hf_writer" not in out + err
-    assert slm_lab("push", str(folder))[1].startswith(f"Pushed {folder.name}: up to date")
+    assert "up to date" in slm_lab("push", str(folder))[1]
     code, _, err = slm_lab(*TINY[:3], f"train@{folder}", *TINY[4:], "--upload-hf")
     assert code == 0
     assert "nothing to resume" in err
