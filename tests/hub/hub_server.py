@@ -80,6 +80,7 @@ class HubServer:
         # Misbehaviour: so many times, for paths that contain the text.
         self.drops: dict[str, int] = {}  # break the connection halfway through a body
         self.errors: dict[str, tuple[int, int]] = {}  # answer with this status (status, times)
+        self.lost: dict[str, int] = {}  # do as asked, and hang up instead of answering
         self.lies: dict[str, bytes] = {}  # serve other content of the same size
         handler = type("Handler", (_Handler,), {"hub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -298,6 +299,9 @@ class _Handler(BaseHTTPRequestHandler):
                 case other:
                     raise AssertionError(other)
         sha = dataset.commit(tree, message)
+        if self.hub.take(self.hub.lost, self.path):
+            self._hang_up()
+            return
         url = f"{self.hub.url}/datasets/{repo}/commit/{sha}"
         self._send(200, {"commitUrl": url, "commitOid": sha})
 

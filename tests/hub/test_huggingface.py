@@ -147,6 +147,20 @@ def test_what_a_failed_push_had_stored_is_not_sent_again(
     assert hub.received_bytes == stored
 
 
+def test_a_push_whose_answer_was_lost_is_known_as_our_own(
+    hub: Any, remote: HuggingFaceRemote, run_dir: Path, kit: Any
+) -> None:
+    push(remote, run_dir)
+    log = run_dir / "log" / "ppo_cartpole_t0.log"
+    log.write_text("one\n")
+    hub.lost["/commit/"] = 1
+    with pytest.raises(RemoteError, match="run the command again"):
+        push(remote, run_dir)
+    assert hub.datasets[kit.REPO].tree[f"data/{kit.FOLDER}/log/{log.name}"].content == b"one\n"
+    log.write_text("two\n")
+    assert push(remote, run_dir).files == 1
+
+
 @pytest.mark.parametrize("status", [500, 502, 429])
 def test_a_hub_in_trouble_is_told_without_a_traceback(
     hub: Any, remote: HuggingFaceRemote, status: int
