@@ -42,15 +42,18 @@ def list_folders(
 
 def print_remote(pattern: str, repo: str | None) -> None:
     """One folder per line, for people and for pipes alike; where they are goes to stderr."""
+    from slm_lab.hub.names import is_folder_name
     from slm_lab.hub.remote import open_remote
     from slm_lab.hub.transfer import matching
 
     remote = open_remote(repo)
-    names = matching(remote.folders(), pattern)
+    found = matching(remote.folders(), pattern)
+    names = [name for name in found if is_folder_name(name)]  # others could steer the terminal
     for name in names:
         typer.echo(name)
     fitting = f" that fit `{pattern}`" if pattern else ""
-    typer.echo(f"{len(names)} run folder(s){fitting} in {remote.label}", err=True)
+    left_out = f", and {len(found) - len(names)} with unusable names" * (len(found) > len(names))
+    typer.echo(f"{len(names)} run folder(s){fitting} in {remote.label}{left_out}", err=True)
 
 
 def pull(
@@ -77,6 +80,8 @@ def pull(
     if show:
         print_remote(pattern, repo)
         return
+    if not pattern:  # perhaps a variable that is not set
+        raise RemoteError("PATTERN: is empty. Give a name or part of one, or `*` to fetch all.")
     remote = open_remote(repo)
     names = transfer.matching(remote.folders(), pattern)
     if not names:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
+import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from slm_lab.hub.names import check_files, check_folder
 from slm_lab.hub.remote import DATA, RemoteFile, Sent
 
 THREADS = 4
+COMMIT_ATTEMPTS = 5
 BATCH_BYTES = 8_000_000  # files go up in batches of this size or one, so that progress can be told
 
 
@@ -127,9 +130,22 @@ class HuggingFaceRemote:
             with ThreadPoolExecutor(THREADS) as pool:
                 list(pool.map(send, _batches(additions)))
             removals = [hub.CommitOperationDelete(f"{where}/{name}") for name in gone]
-            self._api.create_commit(
-                self._repo, [*additions, *removals], commit_message=message, repo_type="dataset"
-            )
+            self._commit([*additions, *removals], message)
+
+    def _commit(self, operations: list[Any], message: str) -> None:
+        """Again if another run got in between: many share one dataset."""
+        for attempt in range(COMMIT_ATTEMPTS):
+            try:
+                self._api.create_commit(
+                    self._repo, operations, commit_message=message, repo_type="dataset"
+                )
+                return
+            except _library().errors.HfHubHTTPError as error:
+                is_race = error.response is not None and error.response.status_code in (409, 412)
+                if not is_race or attempt == COMMIT_ATTEMPTS - 1:
+                    raise
+                # A generator of its own: the global one may be that of an env in this process.
+                time.sleep(random.Random().uniform(0, 2.0**attempt))
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -193,8 +209,10 @@ class HuggingFaceRemote:
         return RemoteError(f"{self.label}: {self._clean(error)}")
 
     def _clean(self, error: BaseException) -> str:
-        text = " ".join(str(error).split())[:300]
-        return text.replace(self._token, "***") if self._token else text
+        """On one line, without what could steer a terminal, and without the token."""
+        text = "".join(c if c.isprintable() else " " for c in str(error))
+        text = " ".join(text.split())
+        return (text.replace(self._token, "***") if self._token else text)[:300]
 
 
 def _batches(additions: list[Any]) -> list[list[Any]]:

@@ -20,9 +20,13 @@ DEVICES = {
 }
 
 
+def is_folder_name(name: str) -> bool:
+    """Whether it can name a run folder: one part, and none that the lab keeps for itself."""
+    return not _problem_of_folder(name)
+
+
 def check_folder(name: str) -> None:
-    """A run folder's name: one part, and none that the lab keeps for itself (`.hub`)."""
-    if reason := _problem_of_part(name) or ("begins with a dot" if name.startswith(".") else ""):
+    if reason := _problem_of_folder(name):
         raise RemoteError(f"{name!r:.100}: not a run folder's name ({reason}). Refused.")
 
 
@@ -51,6 +55,10 @@ def check_files(folder: str, names: Iterable[str]) -> None:
                     f"{folder}: holds {name!r:.200} inside of something that is itself a file. "
                     "Nothing was written."
                 )
+
+
+def _problem_of_folder(name: str) -> str:
+    return _problem_of_part(name) or ("begins with a dot" if name.startswith(".") else "")
 
 
 def _problem_of_path(name: str) -> str:

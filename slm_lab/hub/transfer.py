@@ -22,7 +22,7 @@ from slm_lab.experiment.manifest import MANIFEST, FileEntry
 from slm_lab.hub.error import RemoteError
 from slm_lab.hub.names import check_folder
 from slm_lab.hub.remote import Remote, RemoteFile, file_sha256
-from slm_lab.hub.run_manifest import RunManifest, known_manifest, read_run_manifest
+from slm_lab.hub.run_manifest import MAX_BYTES, RunManifest, known_manifest, read_run_manifest
 from slm_lab.hub.snapshot import Snapshot, take_snapshot
 
 SCRATCH = ".hub"
@@ -222,6 +222,8 @@ def _fetch_manifest(
     if MANIFEST not in there:
         return None
     path, file = arrived / MANIFEST, there[MANIFEST]
+    if file.size > MAX_BYTES:
+        raise RemoteError(f"{folder}: its {MANIFEST} has {file.size:,} bytes. Refused.")
     arrived.mkdir(exist_ok=True)
     remote.download(folder, MANIFEST, file, path, unfinished)
     _check_arrival(folder, path, MANIFEST, file, None)

@@ -54,6 +54,26 @@ def test_list_and_pull_list_take_a_pattern(hub: Any, here: Path, slm_lab: Call, 
     assert not (here / "data" / "sac_ant_2026").exists()
 
 
+def test_an_empty_pattern_does_not_fetch_everything(hub: Any, here: Path, slm_lab: Call) -> None:
+    code, _, err = slm_lab("pull", "--if-exists", "")
+    assert (code, err) == (
+        2,
+        "RemoteError: PATTERN: is empty. Give a name or part of one, or `*` to fetch all.\n",
+    )
+
+
+def test_a_name_that_steers_the_terminal_is_not_printed(
+    hub: Any, here: Path, slm_lab: Call, kit: Any
+) -> None:
+    hub.datasets[kit.REPO].put("data/\x1b[2Jgone/x_spec.json", b"{}")
+    code, out, err = slm_lab("list")
+    assert (code, out) == (0, "")
+    assert "and 1 with unusable names" in err
+    code, out, err = slm_lab("pull", "gone")
+    assert code == 2
+    assert "\x1b" not in out + err
+
+
 def test_nothing_to_pull_is_an_error_unless_that_was_expected(
     hub: Any, here: Path, slm_lab: Call
 ) -> None:

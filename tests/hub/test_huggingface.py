@@ -170,6 +170,15 @@ def test_a_hub_in_trouble_is_told_without_a_traceback(
         remote.folders()
 
 
+def test_a_push_that_another_got_in_front_of_is_tried_again(
+    hub: Any, remote: HuggingFaceRemote, run_dir: Path, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slm_lab.hub.huggingface.time.sleep", lambda seconds: None)
+    hub.errors["/commit/"] = (412, 2)
+    push(remote, run_dir)
+    assert f"data/{kit.FOLDER}/manifest.json" in hub.datasets[kit.REPO].tree
+
+
 def test_trouble_that_passes_is_not_even_noticed(
     hub: Any, remote: HuggingFaceRemote, run_dir: Path, kit: Any
 ) -> None:
