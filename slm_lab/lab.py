@@ -33,6 +33,8 @@ from slm_lab.experiment.resume import (
 from slm_lab.experiment.saved_run import RunFolderError, open_run
 from slm_lab.experiment.seeding import draw_seed
 from slm_lab.experiment.trial import available_cores, run_sessions
+from slm_lab.hub.remote import Remote
+from slm_lab.hub.sync import run_synced, upload_remote
 from slm_lab.search import SearchFailed, SearchStopped, run_search
 from slm_lab.spec import Problem, Spec, SpecError
 
@@ -71,14 +73,16 @@ def run(
     `dev` is the quick look: one session, more checks. `train@latest` and `train@FOLDER` go on with
     an earlier run of the same spec. `search` runs many trials, see `search`. A run that is stopped
     by Ctrl-C or SIGTERM is analysed too, and then raises `RunStopped`, a KeyboardInterrupt.
+    With `options.upload_hf` the folder is shared meanwhile; `UploadFailed` has the metrics.
     """
     kind, at, where = mode.partition("@")
     if kind == "search" and (where or not at):
         return search(spec, options, resume=where)
     options = replace(options or RunOptions(), mode=_checked(mode))
     _check_command(spec, options)
+    remote = upload_remote(options.upload_hf)
     if at:
-        return _resume(spec, where, replace(options, resume=True))
+        return _resume(spec, where, replace(options, resume=True), remote)
     if options.profile:
         options = replace(options, mode="dev")
     changes: dict[str, object] = {}
@@ -95,7 +99,7 @@ def run(
         for path in (layout.spec_path(), layout.trial_spec_path(0)):
             save_spec(spec, path, layout, 0, timestamp, options)
         logger.info(f"Running trial 0 of {spec.name}, output in {layout.predir}")
-        return _train(spec, layout, options)
+        return run_synced(remote, layout.predir, lambda: _train(spec, layout, options))
 
 
 def search(spec: Spec, options: RunOptions | None = None, *, resume: str = "") -> SearchMetrics:
@@ -111,7 +115,7 @@ def search(spec: Spec, options: RunOptions | None = None, *, resume: str = "") -
         raise SessionsFailed(f"the trials of the search failed: {failure}") from None
 
 
-def _resume(spec: Spec, where: str, options: RunOptions) -> TrialMetrics:
+def _resume(spec: Spec, where: str, options: RunOptions, remote: Remote | None) -> TrialMetrics:
     """Go on with what is left of an earlier run; of one that is finished, only say so."""
     layout = find_run(spec.name, where, Path(options.data_dir))
     spec = check_same_experiment(spec, layout, 0)
@@ -125,13 +129,17 @@ def _resume(spec: Spec, where: str, options: RunOptions) -> TrialMetrics:
         raise SpecError([Problem("MODE", f"{found}.")], "the command")
     with locked(layout.run_lock(), f"run folder {layout.predir}"):
         _start_log(layout, options)
-        sessions = unfinished_sessions(spec, layout, 0)
-        if not sessions and layout.trial_metrics(0).exists():
-            logger.info(f"Trial 0 is finished, there is nothing to resume. Output: {layout.predir}")
-            return analyze_trial(layout, 0, write=False)
-        left = f"{len(sessions)} of {spec.meta.max_session} session(s) left"
-        logger.info(f"Resuming trial 0 of {spec.name} in {layout.predir}: {left}")
-        return _train(spec, layout, options)
+        return run_synced(remote, layout.predir, lambda: _go_on(spec, layout, options))
+
+
+def _go_on(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
+    sessions = unfinished_sessions(spec, layout, 0)
+    if not sessions and layout.trial_metrics(0).exists():
+        logger.info(f"Trial 0 is finished, there is nothing to resume. Output: {layout.predir}")
+        return analyze_trial(layout, 0, write=False)
+    left = f"{len(sessions)} of {spec.meta.max_session} session(s) left"
+    logger.info(f"Resuming trial 0 of {spec.name} in {layout.predir}: {left}")
+    return _train(spec, layout, options)
 
 
 def _start_log(layout: RunLayout, options: RunOptions) -> None:

@@ -37,6 +37,7 @@ from slm_lab.experiment.search.journal import Journal, TrialRecord
 from slm_lab.experiment.search.plan import TRIALS_PER_DIMENSION, SearchPlan, plan_search
 from slm_lab.experiment.seeding import draw_seed, validation_seed
 from slm_lab.experiment.trial import available_cores, stop_on_signals
+from slm_lab.hub.sync import run_synced, upload_remote
 from slm_lab.spec import Problem, Spec, SpecError, spec_from_dict
 
 VALIDATION_SESSIONS = 4  # at least
@@ -66,6 +67,7 @@ def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> Sea
     """
     _check_options(options)
     _engine()
+    remote = upload_remote(options.upload_hf)
     if where:
         layout = find_search(spec.name, where, Path(options.data_dir))
         spec = _same_search(spec, layout)
@@ -79,7 +81,11 @@ def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> Sea
         layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)
         save_spec(spec, layout.spec_path(), layout, -1, timestamp, options)
     with locked(layout.run_lock(), f"run folder {layout.predir}"):
-        return _search(spec, plan, layout, options, floor, timestamp, train)
+        return run_synced(
+            remote,
+            layout.predir,
+            lambda: _search(spec, plan, layout, options, floor, timestamp, train),
+        )
 
 
 def _search(
@@ -309,7 +315,9 @@ class _Desk:
         tree = self.spec.with_values(values).to_dict()
         spec = spec_from_dict(tree, self.layout.trial_name(record.trial))
         logger.info(f"Validating trial {record.trial} with {spec.meta.max_session} fresh seeds")
-        metrics = train(spec, "train", replace(self.options, data_dir=str(folder)))
+        # Inside the search's folder, and uploaded with it.
+        options = replace(self.options, data_dir=str(folder), upload_hf=False)
+        metrics = train(spec, "train", options)
         _setup_logging(self.layout, self.options)  # the training had the log for itself
         self.validated[record.trial] = metrics.total_reward_ma
         path = self.layout.validation_path()

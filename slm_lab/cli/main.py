@@ -5,14 +5,16 @@ Importing this module is kept cheap; each command imports what it needs when it 
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli import benchmark, replay, specs
+from slm_lab.cli import benchmark, hub, replay, specs
 from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
 
 if TYPE_CHECKING:
@@ -26,10 +28,12 @@ SHOWN_TRIALS = 5
 OUR_ERRORS = (
     "slm_lab.benchmark.manifest",
     "slm_lab.benchmark.result",
+    "slm_lab.cli.dotenv",
     "slm_lab.env.error",
     "slm_lab.experiment.export",
     "slm_lab.experiment.lock",
     "slm_lab.experiment.saved_run",
+    "slm_lab.hub.error",
     "slm_lab.lab",
 )
 
@@ -45,6 +49,7 @@ app.add_typer(benchmark.app, name="benchmark")
 app.command("enjoy")(replay.enjoy)
 app.command("eval")(replay.evaluate)
 app.command("export")(replay.export)
+hub.register(app)
 specs.register(app)
 
 
@@ -129,6 +134,14 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Search: print its space, size and time, and exit.")
     ] = False,
+    upload_hf: Annotated[
+        bool,
+        typer.Option(
+            "--upload-hf",
+            envvar="UPLOAD_HF",
+            help="Share the run folder (see HF_REPO): at every few checkpoints and at the end.",
+        ),
+    ] = False,
     stop_ray: Annotated[
         bool, typer.Option("--stop-ray", help="End the searches that run in data/, and exit.")
     ] = False,
@@ -139,6 +152,7 @@ def run(
         return
     from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.experiment.options import RunOptions
+    from slm_lab.hub.error import UploadFailed
     from slm_lab.lab import RunStopped, search
     from slm_lab.lab import run as run_spec
     from slm_lab.spec import load_spec
@@ -161,12 +175,14 @@ def run(
         keep=keep,
         validate=validate,
         ray_address=ray_address,
+        upload_hf=upload_hf,
     )
     if dry_run:
         _print_search_plan(spec, mode)
         return
     kind, _, where = mode.partition("@")
     outcome: TrialMetrics | SearchMetrics
+    not_uploaded = ""
     try:
         if mode == "search" or (kind == "search" and where):
             outcome = search(spec, options, resume=where)
@@ -179,10 +195,17 @@ def run(
         if stopped.resume:
             typer.echo(f"Resume with: {stopped.resume}", err=True)
         raise typer.Exit(128 + stopped.by) from None
+    except UploadFailed as failure:
+        outcome, not_uploaded = failure.metrics, str(failure)
     if isinstance(outcome, SearchMetrics):
         _print_search(outcome)
+    else:
+        _print_outcome(outcome)
+    if not_uploaded:
+        typer.echo(f"UploadFailed: {not_uploaded}", err=True)
+        raise typer.Exit(FAILED)
+    if isinstance(outcome, SearchMetrics):
         return
-    _print_outcome(outcome)
     if outcome.failed:
         raise typer.Exit(FAILED)
     if mode == "dev":
@@ -216,8 +239,6 @@ def env_baseline(
     data_dir: Annotated[str, typer.Option(help="Folder of runs to keep the score in.")] = "data",
 ) -> None:
     """Measure what random actions score in an env, and keep it for the strength metrics."""
-    from pathlib import Path
-
     from slm_lab.analysis.metrics import save_random_baseline
     from slm_lab.env.baseline import measure_random_policy
     from slm_lab.spec import EnvSpec
@@ -281,8 +302,6 @@ def _print_search_plan(spec: Spec, mode: str) -> None:
 
 
 def _stop_searches() -> None:
-    from pathlib import Path
-
     from slm_lab.search import stop_searches
 
     stopped = stop_searches(Path("data"))
@@ -308,6 +327,7 @@ def _print_next_steps(spec_file: str, spec_name: str) -> None:
 
 def main() -> None:
     """Entry point: also takes the older form `slm-lab SPEC_FILE SPEC_NAME MODE`."""
+    from slm_lab.cli.dotenv import load_dotenv
     from slm_lab.spec.error import SpecError, SpecWarning
 
     warnings.showwarning = _show_warning
@@ -316,6 +336,7 @@ def main() -> None:
     if arguments and arguments[0] not in _known_words():
         arguments = ["run", *arguments]
     try:
+        load_dotenv(Path(".env"), os.environ)
         app(arguments, prog_name="slm-lab")
     except SpecError as error:
         _fail(f"SpecError: {error}")

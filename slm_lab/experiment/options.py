@@ -19,6 +19,7 @@ class RunOptions:
     cuda_offset: int = 0
     data_dir: str = "data"
     resume: bool = False  # go on from the checkpoints of the run folder
+    upload_hf: bool = False  # share the run folder while it grows, and at the end
     # Of a search: trials whose models stay (-1: all), how many of the best are run again with fresh
     # seeds, and the Ray cluster to run on (None starts a local one).
     keep: int = 3

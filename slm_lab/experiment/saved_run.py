@@ -55,6 +55,11 @@ class SavedRun:
             )
         return max(sessions, key=lambda session: _or_worst(self._score(session)))
 
+    @property
+    def score(self) -> float:
+        """The trial's `total_reward_ma`; NaN if it has none."""
+        return _read_score(self.layout.predir, self.layout.trial_metrics_scalar(self.trial))
+
     def model_path(self, session: int, net: str, *, best: bool) -> Path:
         return self.layout.model_path(self.trial, session, net, "model", best=best)
 

@@ -368,11 +368,16 @@ def _blame(problem: Problem, written: list[_Assignment]) -> Problem:
 
 
 def _run_name(name: str, filled: list[_Assignment]) -> str:
-    """SPEC_NAME, with the env's short name once `${env}` was filled: `ALE/Pong-v5` -> `pong`."""
+    """SPEC_NAME, with the env's short name once `${env}` was filled."""
     for item in filled:
         if item.key == "env":
-            return f"{name}_{item.value.rpartition('/')[2].partition('-')[0].lower()}"
+            return name_with_env(name, item.value)
     return name
+
+
+def name_with_env(name: str, env_id: str) -> str:
+    """What a run of a template is called: `ALE/Pong-v5` adds `_pong`."""
+    return f"{name}_{env_id.rpartition('/')[2].partition('-')[0].lower()}"
 
 
 def _source(path: Path, name: str) -> str:
