@@ -13,7 +13,6 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 
@@ -28,7 +27,7 @@ from slm_lab.analysis.experiment import (
 from slm_lab.analysis.metrics import random_baseline, save_random_baseline
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial, measured_baselines
 from slm_lab.experiment.console import setup_logging
-from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.layout import RunLayout, new_timestamp
 from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.provenance import save_spec
@@ -73,7 +72,7 @@ def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> Sea
         if spec.meta.random_seed is None:
             spec = spec.with_values({"meta.random_seed": draw_seed()})
     plan = plan_search(spec)
-    timestamp = datetime.now().strftime("%Y_%m_%d_%H%M%S")
+    timestamp = options.timestamp or new_timestamp()
     floor = _floor(spec, Path(options.data_dir))
     if not where:
         layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)

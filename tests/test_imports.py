@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parent.parent / "slm_lab"
 LINES = [
     {"slm_lab"},
     {"cli"},
-    {"lab"},
+    {"lab", "cloud", "doctor"},
     {"search"},
     {"experiment", "analysis"},
     {"agent", "env"},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli import replay, specs
+from slm_lab.cli import cloud, replay, specs
 from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ DEFAULT_SPEC_FILE = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
 DEFAULT_SPEC_NAME = "ppo_cartpole"
 SHOWN_TRIALS = 5
 OUR_ERRORS = (
+    "slm_lab.cloud.error",
     "slm_lab.env.error",
     "slm_lab.experiment.export",
     "slm_lab.experiment.lock",
@@ -42,6 +43,7 @@ app.add_typer(env_app, name="env")
 app.command("enjoy")(replay.enjoy)
 app.command("eval")(replay.evaluate)
 app.command("export")(replay.export)
+app.command("run-remote")(cloud.run_remote)
 specs.register(app)
 
 
@@ -121,8 +123,14 @@ def run(
     ] = 0,
     ray_address: Annotated[
         str | None,
-        typer.Option(envvar="RAY_ADDRESS", help="Search: on this Ray cluster, not a local one."),
+        typer.Option(
+            envvar="RAY_ADDRESS", help="Train or search on the nodes of this Ray cluster."
+        ),
     ] = None,
+    timestamp: Annotated[
+        str,
+        typer.Option(help="Time in the run folder's name, as 2026_01_31_235959; now if absent."),
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Search: print its space, size and time, and exit.")
     ] = False,
@@ -158,6 +166,7 @@ def run(
         keep=keep,
         validate=validate,
         ray_address=ray_address,
+        timestamp=timestamp,
     )
     if dry_run:
         _print_search_plan(spec, mode)

@@ -19,8 +19,10 @@ class RunOptions:
     cuda_offset: int = 0
     data_dir: str = "data"
     resume: bool = False  # go on from the checkpoints of the run folder
-    # Of a search: trials whose models stay (-1: all), how many of the best are run again with fresh
-    # seeds, and the Ray cluster to run on (None starts a local one).
+    timestamp: str = ""  # in the name of a new run folder; now, if empty
+    # The Ray cluster to run on. None: processes of this machine; for a search, a Ray of its own.
+    ray_address: str | None = None
+    # Of a search: trials whose models stay (-1: all), and how many of the best are run again with
+    # fresh seeds.
     keep: int = 3
     validate: int = 0
-    ray_address: str | None = None
