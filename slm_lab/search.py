@@ -28,6 +28,7 @@ from slm_lab.analysis.metrics import random_baseline, save_random_baseline
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial, measured_baselines
 from slm_lab.experiment.console import setup_logging
 from slm_lab.experiment.layout import RunLayout, new_timestamp
+from slm_lab.experiment.local_sessions import available_cores
 from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.provenance import save_spec
@@ -35,7 +36,7 @@ from slm_lab.experiment.resume import check_same_experiment, resume_command
 from slm_lab.experiment.search.journal import Journal, TrialRecord
 from slm_lab.experiment.search.plan import TRIALS_PER_DIMENSION, SearchPlan, plan_search
 from slm_lab.experiment.seeding import draw_seed, validation_seed
-from slm_lab.experiment.trial import available_cores, stop_on_signals
+from slm_lab.experiment.trial import stop_on_signals
 from slm_lab.spec import Problem, Spec, SpecError, spec_from_dict
 
 VALIDATION_SESSIONS = 4  # at least
