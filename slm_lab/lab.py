@@ -6,10 +6,10 @@ The one place where the experiment and analysis rooms meet; otherwise they share
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Literal, overload
 
@@ -20,7 +20,8 @@ from slm_lab.analysis.experiment import SearchMetrics
 from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial
 from slm_lab.experiment.console import setup_logging
-from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.layout import TIMESTAMP, RunLayout, new_timestamp
+from slm_lab.experiment.local_sessions import available_cores
 from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.provenance import save_spec, sitting
@@ -32,7 +33,7 @@ from slm_lab.experiment.resume import (
 )
 from slm_lab.experiment.saved_run import RunFolderError, open_run
 from slm_lab.experiment.seeding import draw_seed
-from slm_lab.experiment.trial import available_cores, run_sessions
+from slm_lab.experiment.trial import run_sessions
 from slm_lab.hub.remote import Remote
 from slm_lab.hub.sync import run_synced, upload_remote
 from slm_lab.search import SearchFailed, SearchStopped, run_search
@@ -92,7 +93,7 @@ def run(
         changes["meta.random_seed"] = draw_seed()
     spec = spec.with_values(changes)
 
-    timestamp = datetime.now().strftime("%Y_%m_%d_%H%M%S")
+    timestamp = options.timestamp or new_timestamp()
     layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)
     with locked(layout.run_lock(), f"run folder {layout.predir}"):
         _start_log(layout, options)
@@ -247,6 +248,9 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
     if options.log_level.upper() not in LOG_LEVELS:
         found = f"found `{options.log_level}`; expected DEBUG, INFO, WARNING or ERROR."
         problems.append(Problem("--log-level (or LOG_LEVEL)", found))
+    if options.timestamp and not re.fullmatch(TIMESTAMP, options.timestamp):
+        found = f"found `{options.timestamp}`; expected the form 2026_01_31_235959."
+        problems.append(Problem("--timestamp", found))
     if not spec.name or Path(spec.name).name != spec.name:
         found = f"found `{spec.name}`; expected a name that can begin a file name. Rename the spec."
         problems.append(Problem("SPEC_NAME", found))

@@ -13,7 +13,6 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from types import ModuleType
 
@@ -28,7 +27,8 @@ from slm_lab.analysis.experiment import (
 from slm_lab.analysis.metrics import random_baseline, save_random_baseline
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial, measured_baselines
 from slm_lab.experiment.console import setup_logging
-from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.layout import RunLayout, new_timestamp
+from slm_lab.experiment.local_sessions import available_cores
 from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.provenance import save_spec
@@ -36,7 +36,7 @@ from slm_lab.experiment.resume import check_same_experiment, resume_command
 from slm_lab.experiment.search.journal import Journal, TrialRecord
 from slm_lab.experiment.search.plan import TRIALS_PER_DIMENSION, SearchPlan, plan_search
 from slm_lab.experiment.seeding import draw_seed, validation_seed
-from slm_lab.experiment.trial import available_cores, stop_on_signals
+from slm_lab.experiment.trial import stop_on_signals
 from slm_lab.hub.sync import run_synced, upload_remote
 from slm_lab.spec import Problem, Spec, SpecError, spec_from_dict
 
@@ -75,7 +75,7 @@ def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> Sea
         if spec.meta.random_seed is None:
             spec = spec.with_values({"meta.random_seed": draw_seed()})
     plan = plan_search(spec)
-    timestamp = datetime.now().strftime("%Y_%m_%d_%H%M%S")
+    timestamp = options.timestamp or new_timestamp()
     floor = _floor(spec, Path(options.data_dir))
     if not where:
         layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)

@@ -17,7 +17,7 @@ LINES = [
     {"slm_lab"},
     {"cli"},
     {"benchmark"},
-    {"lab"},
+    {"lab", "cloud", "doctor"},
     {"search"},
     {"hub"},
     {"experiment", "analysis"},

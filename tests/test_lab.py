@@ -372,3 +372,11 @@ def test_a_replay_is_not_training_and_the_message_says_what_is():
         SpecError, match=r"found `enjoy@data/x`; `run` trains.*load_agent\(FOLDER\)"
     ):
         run(tiny(), "enjoy@data/x")
+
+
+def test_the_time_in_the_folder_name_can_be_given(tmp_path):
+    spec = spec_from_dict(TREE, "tiny")
+    options = RunOptions(data_dir=str(tmp_path), timestamp="2026_01_31_235959")
+    assert run(spec, "dev", options).predir == tmp_path / "tiny_2026_01_31_235959"
+    with pytest.raises(SpecError, match=r"--timestamp: found `\.\./x`; expected the form 2026"):
+        run(spec, "dev", RunOptions(data_dir=str(tmp_path), timestamp="../x"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli import benchmark, hub, replay, specs
+from slm_lab.cli import benchmark, cloud, hub, replay, specs
 from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ OUR_ERRORS = (
     "slm_lab.benchmark.manifest",
     "slm_lab.benchmark.result",
     "slm_lab.cli.dotenv",
+    "slm_lab.cloud.error",
     "slm_lab.env.error",
     "slm_lab.experiment.export",
     "slm_lab.experiment.lock",
@@ -50,6 +51,7 @@ app.command("enjoy")(replay.enjoy)
 app.command("eval")(replay.evaluate)
 app.command("export")(replay.export)
 hub.register(app)
+app.command("run-remote")(cloud.run_remote)
 specs.register(app)
 
 
@@ -129,8 +131,14 @@ def run(
     ] = 0,
     ray_address: Annotated[
         str | None,
-        typer.Option(envvar="RAY_ADDRESS", help="Search: on this Ray cluster, not a local one."),
+        typer.Option(
+            envvar="RAY_ADDRESS", help="Train or search on the nodes of this Ray cluster."
+        ),
     ] = None,
+    timestamp: Annotated[
+        str,
+        typer.Option(help="Time in the run folder's name, as 2026_01_31_235959; now if absent."),
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Search: print its space, size and time, and exit.")
     ] = False,
@@ -176,6 +184,7 @@ def run(
         validate=validate,
         ray_address=ray_address,
         upload_hf=upload_hf,
+        timestamp=timestamp,
     )
     if dry_run:
         _print_search_plan(spec, mode)

@@ -43,6 +43,7 @@ from slm_lab.experiment.manifest import (
     read_manifest,
 )
 from slm_lab.experiment.provenance import versions
+from slm_lab.experiment.rotation import link, rotate, sync_folder
 
 Slot = Literal["last", "best"]
 STATE, TENSORS = "state.json", "tensors.safetensors"
@@ -82,8 +83,8 @@ class CheckpointStore:
                 files=files,
             )
             _write(beside / MANIFEST, manifest.to_bytes())
-            _sync_folder(beside)
-            self._rotate(beside, slot)
+            sync_folder(beside)
+            rotate(beside, self.folder / slot)
         except OSError:
             shutil.rmtree(beside, ignore_errors=True)
             raise
@@ -115,16 +116,6 @@ class CheckpointStore:
             fix = "Restore it from a copy, or delete the folder to start this session anew."
             raise CheckpointError(self.folder, f"no good checkpoint is left ({named}). {fix}")
         return None
-
-    def _rotate(self, beside: Path, slot: Slot) -> None:
-        """Killed between any two steps, the newest good one is `slot` or `slot-1`."""
-        newest, older = self.folder / slot, self.folder / f"{slot}-1"
-        if newest.exists():
-            if older.exists():
-                shutil.rmtree(older)
-            newest.rename(older)
-        beside.rename(newest)
-        _sync_folder(self.folder)
 
 
 def read_checkpoint(folder: Path, *, max_bytes: int) -> tuple[Manifest, dict[str, Any]]:
@@ -270,7 +261,7 @@ def _write_ring(
     entries: dict[str, FileEntry] = {}
     for chunk in kept:
         assert base is not None
-        _link(base.folder / chunk.file, folder / chunk.file)
+        link(base.folder / chunk.file, folder / chunk.file)
         entries[chunk.file] = base.entries[chunk.file]
     step = max(1, MAX_CHUNK_BYTES // ring.row_bytes)
     for first in range(start, ring.written, step):
@@ -388,21 +379,6 @@ def _write(path: Path, content: bytes) -> FileEntry:
         file.flush()
         os.fsync(file.fileno())
     return FileEntry(len(content), hashlib.sha256(content).hexdigest())
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # not every file system has links
-        shutil.copyfile(source, target)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _set_aside(folder: Path) -> None:

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Literal
 
 Mode = Literal["train", "eval"]
 FOLDERS = ("info", "graph", "model", "log")
+TIMESTAMP = r"\d{4}_\d\d_\d\d_\d{6}"
+
+
+def new_timestamp() -> str:
+    return datetime.now().strftime("%Y_%m_%d_%H%M%S")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.layout import TIMESTAMP, RunLayout
 from slm_lab.experiment.manifest import CheckpointError, read_manifest
 from slm_lab.spec import Problem, Spec, SpecError, load_spec
 
@@ -34,7 +34,7 @@ def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
             found = f"found `train@{where}`; {error}"
             raise SpecError([Problem("MODE", found)], "the command") from None
     # The time in the name tells the runs of `ppo` from those of `ppo_large`.
-    pattern = rf"{re.escape(spec_name)}_\d{{4}}_\d\d_\d\d_\d{{6}}(_\d+)?"
+    pattern = rf"{re.escape(spec_name)}_{TIMESTAMP}(_\d+)?"
     folders = data_dir.iterdir() if data_dir.is_dir() else ()
     runs = sorted(
         folder
