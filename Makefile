@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 PEERS := .venv-peers
 
-.PHONY: help demo test check format bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint clean
+.PHONY: help demo test check format bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -16,8 +16,18 @@ help: ## list these targets
 demo: $(VENV)/.installed ## set up, then train PPO on CartPole and show its score and curve
 	$(BIN)/slm-lab run
 
-test: $(VENV)/.installed-dev ## set up, then run every test
+test: $(VENV)/.installed-dev browser ## set up, then run every test
 	$(BIN)/python -m pytest
+
+# For the tests of the dashboard, which are skipped without it: only where root may install it.
+.PHONY: browser
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "Installing chromium for the browser tests."; \
+		(apt-get install -y chromium || { apt-get update && apt-get install -y chromium; }) >/dev/null 2>&1 \
+			|| echo "It could not be installed; the browser tests will be skipped."; \
+	fi
 
 check: $(VENV)/.installed-dev ## format, lint, types and the fast tests: run before every commit
 	$(BIN)/ruff format --check .
@@ -51,6 +61,9 @@ bench-pong: $(VENV)/.installed-dev $(PEERS)/.installed ## PPO on Atari Pong: bes
 
 bench-checkpoint: $(VENV)/.installed-dev ## share of the training time that checkpoints take
 	$(BIN)/python benchmarks/checkpoint_cost.py
+
+bench-dashboard: $(VENV)/.installed-dev ## how long the page takes with 300 runs
+	$(BIN)/python -m benchmarks.dashboard_load
 
 clean: ## remove environments and caches; results in data/ stay
 	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

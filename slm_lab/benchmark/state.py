@@ -12,7 +12,7 @@ from slm_lab.analysis.tables import read_session
 from slm_lab.benchmark.manifest import Row
 from slm_lab.benchmark.result import Kept, read_result
 from slm_lab.experiment.layout import RunLayout
-from slm_lab.experiment.lock import is_locked
+from slm_lab.experiment.lock import is_held, lock_holders
 from slm_lab.experiment.provenance import read_sittings
 from slm_lab.experiment.resume import spec_differences, unfinished_sessions
 from slm_lab.experiment.saved_run import RunFolderError, open_run
@@ -61,7 +61,7 @@ def row_state(row: Row, results_dir: Path, data_dir: Path) -> RowState:
     spec = row.spec()
     runs = list(_runs(spec, candidates))
     for layout in runs:
-        if is_locked(layout.run_lock()):
+        if is_held(layout.run_lock(), lock_holders()):
             progress = _progress(spec, layout)
             return RowState(row, Standing.running, kept, layout.predir, progress)
     if kept is not None and not spec_differences(spec, kept.spec):

@@ -1,4 +1,4 @@
-"""`slm-lab list`, `pull`, `push`, `graduate`: run folders on a hub, or in a shared directory."""
+"""`slm-lab pull`, `push`, `graduate`: run folders on a hub, or in a shared directory."""
 
 from __future__ import annotations
 
@@ -26,18 +26,9 @@ DataFolder = Annotated[Path, typer.Option("--data-folder", "-d", help="Folder of
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    app.command("list")(list_folders)
     app.command()(pull)
     app.command()(push)
     app.command()(graduate)
-
-
-def list_folders(
-    pattern: Annotated[str, typer.Argument(help="Part of a name; * and ? work.")] = "",
-    repo: Repo = None,
-) -> None:
-    """List the run folders on the hub."""
-    print_remote(pattern, repo)
 
 
 def print_remote(pattern: str, repo: str | None) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli import benchmark, cloud, hub, replay, specs
+from slm_lab.cli import benchmark, cloud, hub, page, replay, runs, specs
 from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ OUR_ERRORS = (
     "slm_lab.benchmark.result",
     "slm_lab.cli.dotenv",
     "slm_lab.cloud.error",
+    "slm_lab.dashboard.report",
+    "slm_lab.dashboard.server",
     "slm_lab.env.error",
     "slm_lab.experiment.export",
     "slm_lab.experiment.lock",
@@ -52,6 +54,9 @@ app.command("eval")(replay.evaluate)
 app.command("export")(replay.export)
 hub.register(app)
 app.command("run-remote")(cloud.run_remote)
+app.command("list")(runs.list_runs)
+app.command("dashboard")(page.dashboard)
+app.command("report")(page.report)
 specs.register(app)
 
 

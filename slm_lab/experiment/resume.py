@@ -90,7 +90,7 @@ def unfinished_sessions(spec: Spec, layout: RunLayout, trial: int) -> list[int]:
     return [
         session
         for session in range(spec.meta.max_session)
-        if not _is_finished(layout, trial, session)
+        if not is_finished(layout, trial, session)
         and not layout.divergence_report(trial, session).exists()
     ]
 
@@ -102,7 +102,8 @@ def resume_command(layout: RunLayout, mode: str = "train") -> str:
     return shlex.join(words)
 
 
-def _is_finished(layout: RunLayout, trial: int, session: int) -> bool:
+def is_finished(layout: RunLayout, trial: int, session: int) -> bool:
+    """Whether the session's last good checkpoint says that its budget was used up."""
     folder = layout.checkpoint_dir(trial, session)
     for checkpoint in (folder / "last", folder / "last-1"):
         try:

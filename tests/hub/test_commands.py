@@ -26,7 +26,7 @@ def test_a_run_folder_goes_there_and_back(hub: Any, here: Path, slm_lab: Call, k
     code, out, _ = slm_lab("push", f"data/{kit.FOLDER}")
     assert code == 0
     assert out.startswith(f"Pushed {kit.FOLDER} to {hub.url}/datasets/{kit.REPO}: 7 file(s), ")
-    assert slm_lab("list") == (
+    assert slm_lab("list", "--remote") == (
         0,
         f"{kit.FOLDER}\n",
         f"1 run folder(s) in {hub.url}/datasets/team/runs\n",
@@ -40,15 +40,15 @@ def test_a_run_folder_goes_there_and_back(hub: Any, here: Path, slm_lab: Call, k
 
 def test_a_flag_names_another_remote(hub: Any, here: Path, share: Path, slm_lab: Call, kit: Any):
     assert slm_lab("push", f"data/{kit.FOLDER}", "--repo", f"file:{share}")[0] == 0
-    assert slm_lab("list", "--repo", f"file:{share}")[1] == f"{kit.FOLDER}\n"
-    assert slm_lab("list")[1] == ""
+    assert slm_lab("list", "--remote", "--repo", f"file:{share}")[1] == f"{kit.FOLDER}\n"
+    assert slm_lab("list", "--remote")[1] == ""
 
 
 def test_list_and_pull_list_take_a_pattern(hub: Any, here: Path, slm_lab: Call, kit: Any) -> None:
     for name in ("ppo_hopper_2026", "sac_ant_2026"):
         hub.datasets[kit.REPO].put(f"data/{name}/x_spec.json", b"{}")
-    assert slm_lab("list", "hopper")[1] == "ppo_hopper_2026\n"
-    assert slm_lab("list", "*2026")[1] == "ppo_hopper_2026\nsac_ant_2026\n"
+    assert slm_lab("list", "--remote", "hopper")[1] == "ppo_hopper_2026\n"
+    assert slm_lab("list", "--remote", "*2026")[1] == "ppo_hopper_2026\nsac_ant_2026\n"
     assert slm_lab("pull", "sac", "--list")[1] == "sac_ant_2026\n"
     assert slm_lab("pull", "sac", "-l")[1] == "sac_ant_2026\n"
     assert not (here / "data" / "sac_ant_2026").exists()
@@ -66,7 +66,7 @@ def test_a_name_that_steers_the_terminal_is_not_printed(
     hub: Any, here: Path, slm_lab: Call, kit: Any
 ) -> None:
     hub.datasets[kit.REPO].put("data/\x1b[2Jgone/x_spec.json", b"{}")
-    code, out, err = slm_lab("list")
+    code, out, err = slm_lab("list", "--remote")
     assert (code, out) == (0, "")
     assert "and 1 with unusable names" in err
     code, out, err = slm_lab("pull", "gone")

@@ -79,7 +79,7 @@ class Journal:
             if whole != text:  # a kill cut the last line short
                 path.write_text(whole)
             for line in whole.splitlines():
-                self._apply(json.loads(line))
+                _apply(self.records, json.loads(line))
 
     def start(self, trial: int, point: Mapping[str, float], values: Mapping[str, Any]) -> None:
         self._write(event="start", trial=trial, point=dict(point), values=dict(values))
@@ -105,19 +105,27 @@ class Journal:
         assert math.isfinite(event.get("score", 0.0)), "a trial's score is finite"
         with self.path.open("a") as file:
             file.write(json.dumps(event) + "\n")
-        self._apply(event)
+        _apply(self.records, event)
 
-    def _apply(self, event: Mapping[str, Any]) -> None:
-        trial = event["trial"]
-        match event["event"]:
-            case "start":
-                self.records[trial] = TrialRecord(trial, event["point"], event["values"])
-            case "report":
-                report = Report(
-                    event["frame"], event["score"], event["seconds"], event.get("node", "")
-                )
-                self.records[trial].reports.append(report)
-            case "end":
-                record = self.records[trial]
-                record.status, record.final_score = event["status"], event["score"]
-                record.reason = event["reason"]
+
+def read_records(path: Path) -> dict[int, TrialRecord]:
+    """The trials of a journal that somebody else may be writing to; it is only looked at."""
+    text = path.read_text()
+    records: dict[int, TrialRecord] = {}
+    for line in text[: text.rfind("\n") + 1].splitlines():
+        _apply(records, json.loads(line))
+    return records
+
+
+def _apply(records: dict[int, TrialRecord], event: Mapping[str, Any]) -> None:
+    trial = event["trial"]
+    match event["event"]:
+        case "start":
+            records[trial] = TrialRecord(trial, event["point"], event["values"])
+        case "report":
+            report = Report(event["frame"], event["score"], event["seconds"], event.get("node", ""))
+            records[trial].reports.append(report)
+        case "end":
+            record = records[trial]
+            record.status, record.final_score = event["status"], event["score"]
+            record.reason = event["reason"]

@@ -1,0 +1,258 @@
+"""One run as one HTML file, to send to somebody: it opens anywhere, offline, and asks for nothing.
+
+plotly.js is inlined (5 MB), figures are JSON that its script reads, videos are data. Every text of
+the run is escaped, and the file's own policy lets nothing be loaded from elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+
+from slm_lab.dashboard.curves import RETURNS, Axis, CurveStore
+from slm_lab.dashboard.figures import COLUMN_LABELS, THEMES, Trace, figure
+from slm_lab.dashboard.run_files import (
+    VIDEO_TYPES,
+    profiles,
+    session_metrics,
+    spec_leaves,
+    trial_metrics,
+    trial_scores,
+    versions,
+    videos,
+)
+from slm_lab.experiment.run_catalog import RunSummary, read_run
+
+MOST_TRIALS_DRAWN = 8
+MOST_VIDEO_BYTES = 30_000_000  # of all videos: a file that can still be mailed
+
+
+class ReportError(ValueError):
+    """The report cannot be written as asked."""
+
+
+def write_report(folder: str | Path, out: Path | None = None) -> Path:
+    """Write the report of a run folder; beside its specs if no file is given."""
+    run = read_run(folder)
+    path = out or run.folder / f"{run.name}_report.html"
+    text = report_page(run)
+    beside = path.with_name(f"{path.name}.tmp")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    except OSError as error:
+        raise ReportError(f"-o: {path} cannot be written ({error.strerror}).") from None
+    return path
+
+
+def report_page(run: RunSummary) -> str:
+    """The whole page as text."""
+    figures = _figures(run, CurveStore())
+    parts = [
+        f"<h1>{_safe(run.name)}</h1>",
+        f"<p class='quiet'>{_safe(run.algorithm)} on {_safe(run.env)} · {_safe(run.key)}</p>",
+        _summary(run),
+        _grid(title for title, _ in figures),
+        _trials(run) if run.kind == "search" else _sessions(run),
+        _profile(run),
+        _videos(run),
+        _section("Spec", _table(("key", "value"), spec_leaves(run).items(), "mono")),
+        _section("Versions", _table(("package", "version"), _versions(run), "mono")),
+    ]
+    # A browser ends a script at the first `</script`, wherever it stands: no `<` goes in.
+    data = json.dumps([drawn for _, drawn in figures]).replace("<", "\\u003c")
+    return _PAGE.format(
+        title=_safe(run.name),
+        style=_beside("report.css"),
+        body="\n".join(part for part in parts if part),
+        plotly=get_plotlyjs(),
+        data=data,
+        script=_beside("report.js"),
+    )
+
+
+def _summary(run: RunSummary) -> str:
+    metrics = trial_metrics(run)
+    score = "none yet" if run.score is None else f"{run.score:,.2f}"
+    cards = [
+        ("total_reward_ma", score),
+        ("target", "none" if run.target is None else f"{run.target:g}"),
+        ("status", run.status),
+        ("frames", f"{run.frame:,}"),
+        ("sessions", f"{run.sessions} of {run.max_session}"),
+        ("seed", "none" if run.seed is None else str(run.seed)),
+        ("started", run.started.strftime("%Y-%m-%d %H:%M")),
+        *(
+            (name, f"{value:.4g}")
+            for name, value in metrics.items()
+            if name not in ("frame", "total_reward_ma")
+        ),
+    ]
+    if run.kind == "search":
+        cards.insert(0, ("trials", f"{run.trials}, best is {run.trial}"))
+    cells = "".join(
+        f"<div><dt>{_safe(_words(name))}</dt><dd>{_safe(value)}</dd></div>" for name, value in cards
+    )
+    note = f"<p class='quiet'>{_safe(run.reason)}</p>" if run.reason else ""
+    return f"<dl class='cards'>{cells}</dl>{note}"
+
+
+def _figures(run: RunSummary, store: CurveStore) -> list[tuple[str, dict[str, Any]]]:
+    """(title, figure) of what the run has curves of."""
+    theme = THEMES["light"]
+    if run.kind == "search":
+        best = [row.trial for row in trial_scores(run)[:MOST_TRIALS_DRAWN]]
+        traces = [
+            Trace(f"trial {trial}", store.curve(run, RETURNS[0], trial=trial), place)
+            for place, trial in enumerate(best)
+        ]
+        drawn = [trace for trace in traces if not trace.curve.is_empty]
+        title = f"Returns of the {len(drawn)} best trials"
+        return (
+            [(title, figure(drawn, y=RETURNS[0], x="frame", theme=theme, target=run.target))]
+            if drawn
+            else []
+        )
+    wanted: list[tuple[str, Axis]] = [(RETURNS[0], "frame"), (RETURNS[0], "wall_t")]
+    wanted += [(column, "frame") for column in store.columns(run) if column != RETURNS[0]]
+    found = []
+    for y, x in wanted:
+        curve = store.curve(run, y, x)
+        if curve.is_empty:
+            continue
+        label = COLUMN_LABELS.get(y, y)
+        title = f"{label} against {'frames' if x == 'frame' else 'wall time'}"
+        drawn_figure = figure(
+            [Trace(run.name, curve, 0)],
+            y=y,
+            x=x,
+            theme=theme,
+            with_sessions=True,
+            target=run.target if y in RETURNS else None,
+        )
+        found.append((title, drawn_figure))
+    return found
+
+
+def _grid(titles: Iterable[str]) -> str:
+    places = (
+        _section(_safe(title), f"<div class='figure' data-figure='{i}'></div>")
+        for i, title in enumerate(titles)
+    )
+    return f"<div class='figures'>{''.join(places)}</div>"
+
+
+def _sessions(run: RunSummary) -> str:
+    found = {session: values for session, values in session_metrics(run).items() if values}
+    names = dict.fromkeys(name for values in found.values() for name in values)
+    rows = (
+        (session, *(f"{values[name]:.4g}" if name in values else "" for name in names))
+        for session, values in found.items()
+    )
+    head = ("session", *(_words(name) for name in names))
+    return _section("Sessions", _table(head, rows)) if found else ""
+
+
+def _trials(run: RunSummary) -> str:
+    scores = trial_scores(run)
+    keys = dict.fromkeys(key for row in scores for key in row.values)
+    rows = (
+        (
+            row.trial,
+            "" if row.score is None else f"{row.score:.2f}",
+            row.status,
+            f"{row.frame:,}",
+            *(row.values.get(key, "") for key in keys),
+        )
+        for row in scores
+    )
+    return _section("Trials", _table(("trial", "score", "status", "frames", *keys), rows))
+
+
+def _profile(run: RunSummary) -> str:
+    found = profiles(run)
+    if not found:
+        return ""
+    phases = tuple(found[0].shares)
+    rows = (
+        (profile.session, *(f"{share:.0%}" for share in profile.shares.values()))
+        for profile in found
+    )
+    return _section("Where the time went", _table(("session", *phases), rows))
+
+
+def _videos(run: RunSummary) -> str:
+    parts, room = [], MOST_VIDEO_BYTES
+    for path in videos(run):
+        name, size = _safe(path.name), path.stat().st_size
+        if size > room:
+            parts.append(f"<p class='quiet'>{name} is too large to be put in ({size:,} bytes).</p>")
+            continue
+        room -= size
+        kind = VIDEO_TYPES[path.suffix]
+        source = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+        player = (
+            f"<img src='{source}' alt='{name}'>"
+            if kind.startswith("image/")
+            else f"<video src='{source}' controls muted></video>"
+        )
+        parts.append(f"<figure>{player}<figcaption>{name}</figcaption></figure>")
+    return _section("Videos", f"<div class='videos'>{''.join(parts)}</div>") if parts else ""
+
+
+def _versions(run: RunSummary) -> list[tuple[str, str]]:
+    code = [("slm_lab commit", run.git_sha)] if run.git_sha else []
+    return [*code, *versions(run).items()]
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section><h2>{title}</h2>{content}</section>"
+
+
+def _table(head: Sequence[object], rows: Iterable[Sequence[object]], name: str = "") -> str:
+    top = "".join(f"<th scope='col'>{_safe(cell)}</th>" for cell in head)
+    body = "".join(f"<tr>{''.join(f'<td>{_safe(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return (
+        f"<div class='wide'><table class='{name}'><thead><tr>{top}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _beside(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _safe(text: object) -> str:
+    return html.escape(str(text), quote=True)
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
+script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; media-src data:; \
+base-uri 'none'; form-action 'none'">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+{body}
+<script>{plotly}</script>
+<script id="figures" type="application/json">{data}</script>
+<script>{script}</script>
+</body>
+</html>
+"""

@@ -1,0 +1,175 @@
+"""What a run folder has to show besides its curves. Everything is bounded, nothing is trusted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slm_lab.experiment.manifest import CheckpointError, read_manifest
+from slm_lab.experiment.run_catalog import (
+    RunSummary,
+    read_json,
+    read_spec_tree,
+    search_records,
+    session_indices,
+    tail,
+)
+from slm_lab.experiment.saved_run import RunFolderError, inside
+
+PHASES = ("env", "act", "learn", "other")
+VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
+LOG_BYTES = 200_000
+LOG_LINES = 500
+LONGEST_VALUE = 500
+
+# As experiment/console.py writes it: time: env 31 % · act 22 % · learn 41 % · other 6 %
+_PROFILE = re.compile(r"time: " + " · ".join(rf"{phase} (\d+) %" for phase in PHASES))
+
+
+@dataclass(frozen=True, slots=True)
+class SessionProfile:
+    """Where a session's time went: shares of env, act, learn and other, from 0 to 1."""
+
+    session: int
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialScore:
+    """One trial of a search."""
+
+    trial: int
+    status: str
+    score: float | None
+    frame: int
+    values: Mapping[str, str]
+
+
+def spec_leaves(run: RunSummary) -> dict[str, str]:
+    """The spec as dotted keys and JSON values, in its own order; of a search, its best trial's."""
+    trial = run.trial if run.kind == "search" else None
+    return dict(_leaves(read_spec_tree(run.layout, trial)))
+
+
+def trial_metrics(run: RunSummary) -> dict[str, float]:
+    """The headline numbers of the trial; of a search, its best trial's."""
+    return _numbers(read_json(run.layout.trial_metrics_scalar(run.trial), run.folder))
+
+
+def session_metrics(run: RunSummary) -> dict[int, dict[str, float]]:
+    """The headline numbers of each session."""
+    layout, trial = run.layout, run.trial
+    return {
+        session: _numbers(read_json(layout.session_metrics_scalar(trial, session, "eval"), folder))
+        for folder in [run.folder]
+        for session in session_indices(layout, trial)
+    }
+
+
+def trial_scores(run: RunSummary) -> list[TrialScore]:
+    """The trials of a search, the best first."""
+    rows = [
+        TrialScore(
+            trial=record.trial,
+            status=record.status,
+            score=record.score,
+            frame=record.frame,
+            values={str(key): _shown(value) for key, value in record.values.items()},
+        )
+        for record in search_records(run.layout).values()
+    ]
+    return sorted(rows, key=lambda row: -(row.score if row.score is not None else float("-inf")))
+
+
+def profiles(run: RunSummary) -> list[SessionProfile]:
+    """The latest profile that each session's log holds; a running session may have none yet."""
+    found = []
+    for session in session_indices(run.layout, run.trial):
+        text = tail(run.layout.log_path(run.trial, session), run.folder, LOG_BYTES)
+        matches = list(_PROFILE.finditer(text))
+        if matches:
+            shares = (int(share) / 100 for share in matches[-1].groups())
+            found.append(SessionProfile(session, dict(zip(PHASES, shares, strict=True))))
+    return found
+
+
+def operators(run: RunSummary, most: int = 15) -> list[tuple[str, float]]:
+    """(operator, microseconds) of a run with --profile, the slowest first."""
+    content = read_json(run.folder / "profiler" / "profiler_summary.json", run.folder)
+    rows = content.get("operators")
+    named = [
+        (str(row.get("name"))[:LONGEST_VALUE], float(row["self_cpu_us"]))
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict) and isinstance(row.get("self_cpu_us"), int | float)
+    ]
+    return sorted(named, key=lambda row: -row[1])[:most]
+
+
+def log_names(run: RunSummary) -> list[str]:
+    """Log files of the run, the trial's before its sessions'."""
+    paths = _files(run.folder, run.folder / "log", (".log",))
+    return sorted((path.name for path in paths), key=lambda name: (len(name), name))
+
+
+def log_text(run: RunSummary, name: str) -> str:
+    """The last lines of a log file."""
+    if name not in log_names(run):
+        return ""
+    lines = tail(run.layout.log_dir() / name, run.folder, LOG_BYTES).splitlines()
+    return "\n".join(lines[-LOG_LINES:])
+
+
+def videos(run: RunSummary) -> list[Path]:
+    """Video files of the run, by name."""
+    return _files(run.folder, run.folder / "video", tuple(VIDEO_TYPES))
+
+
+def versions(run: RunSummary) -> dict[str, str]:
+    """Versions of what the run was made with, by its checkpoint."""
+    for session in session_indices(run.layout, run.trial):
+        for kind in ("last", "last-1"):
+            try:
+                return dict(
+                    read_manifest(run.layout.checkpoint_dir(run.trial, session) / kind).versions
+                )
+            except CheckpointError:
+                continue
+    return {}
+
+
+def _files(folder: Path, where: Path, endings: tuple[str, ...]) -> list[Path]:
+    """Plain files of a folder inside the run; a link in it, or that it is, may lead anywhere."""
+    try:
+        inside(folder, where)
+        return sorted(
+            path
+            for path in where.iterdir()
+            if path.suffix in endings and path.is_file() and not path.is_symlink()
+        )
+    except (OSError, RunFolderError):
+        return []
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", _shown(value)
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]} …"
+
+
+def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
+    return {
+        str(name): float(value)
+        for name, value in content.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

@@ -1,0 +1,528 @@
+"""The runs of a data folder at a glance: what each is, how it stands and what it has scored.
+
+Everything is read off files that a run writes anyway, so it also works for runs of other processes,
+of other machines and of the original. Nothing is written, no lock is taken. What a file says is
+never trusted with a path, and a link that leads out of the data folder is not followed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.lock import is_held, lock_holders
+from slm_lab.experiment.resume import is_finished
+from slm_lab.experiment.saved_run import (
+    MAX_METRICS_BYTES,
+    SPEC_FILE,
+    TIMESTAMP,
+    RunFolderError,
+    inside,
+)
+from slm_lab.experiment.search.journal import TrialRecord, read_records
+from slm_lab.spec.catalog import target_score
+from slm_lab.spec.text import TextError, decode, parse
+
+Kind = Literal["trial", "search"]
+Status = Literal["running", "done", "failed", "resumable"]
+STATUSES: tuple[Status, ...] = ("running", "done", "failed", "resumable")
+
+DEPTH = 3  # folders below the data folder in which runs are looked for
+# A lock of another machine cannot be seen. Its run counts as running while its files change.
+QUIET_SECONDS = 600.0
+LONGEST_TEXT = 200
+LOG_TAIL_BYTES = 256_000
+ROW_BYTES = 4_096
+MAX_JOURNAL_BYTES = 64_000_000
+
+_LIFE_BEGINS = re.compile(r"\| (?:Running|Resuming) trial ")
+_SESSION_ENDS = re.compile(r"\| Trial \d+ session (\d+) \| Session \d+ (failed: .*|done|stopped)")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One run folder. `key` is its path below the data folder; numbers that are not known are None.
+
+    `score` is `total_reward_ma`, the mean over sessions; for a search that of its best trial, which
+    is `trial`. `target` is what a benchmark run in that env should reach. `frame` is the mean over
+    the sessions that have begun. `reason` says why a run failed or what it has left to do.
+    `updated` is when it last wrote something, in seconds since 1970.
+    """
+
+    key: str
+    folder: Path
+    name: str
+    kind: Kind
+    status: Status
+    reason: str
+    algorithm: str
+    env: str
+    score: float | None
+    target: float | None
+    frame: int
+    max_frame: int | None
+    sessions: int
+    max_session: int
+    trial: int
+    trials: int
+    max_trial: int | None
+    seed: int | None
+    git_sha: str
+    started: datetime
+    updated: float
+
+    @property
+    def layout(self) -> RunLayout:
+        return RunLayout(self.folder, self.name)
+
+    @property
+    def progress(self) -> float | None:
+        """Share of the budget that is used, from 0 to 1."""
+        if self.kind == "search":
+            return min(1.0, self.trials / self.max_trial) if self.max_trial else None
+        if not self.max_frame:
+            return None
+        return min(1.0, self.frame * self.sessions / (self.max_frame * max(self.max_session, 1)))
+
+    def matches(self, pattern: str) -> bool:
+        """Whether every word of the pattern is part of the run's folder, algorithm, env, status."""
+        text = f"{self.key} {self.algorithm} {self.env} {self.status} {self.kind}".lower()
+        return all(word in text for word in pattern.lower().split())
+
+
+class RunCatalog:
+    """Owns what is known of a data folder. `scan` looks again only at runs whose files changed;
+    `version` counts the scans that brought news."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).resolve()
+        self.version = 0
+        self._known: dict[Path, tuple[_Trace, RunSummary]] = {}
+        self._lock = threading.Lock()
+
+    def scan(self) -> tuple[RunSummary, ...]:
+        """All runs, the one that started last first."""
+        with self._lock:
+            holders = lock_holders()
+            found: dict[Path, tuple[_Trace, RunSummary]] = {}
+            for folder in self._run_folders():
+                seen = self._look(folder, holders)
+                if seen is not None:
+                    found[folder] = seen
+            self.version += found != self._known
+            self._known = found
+        runs = (run for _, run in found.values())
+        return tuple(sorted(runs, key=lambda run: (run.started, run.key), reverse=True))
+
+    def get(self, key: str) -> RunSummary | None:
+        """The run of a key, as the last scan saw it; a key it did not see means nothing."""
+        with self._lock:
+            seen = self._known.get(self.root / key)
+        return seen[1] if seen and seen[1].key == key else None
+
+    def _run_folders(self) -> Iterator[Path]:
+        return _run_folders(self.root, DEPTH, self._known)
+
+    def _look(
+        self, folder: Path, holders: frozenset[int] | None
+    ) -> tuple[_Trace, RunSummary] | None:
+        before = self._known.get(folder)
+        if before is not None:
+            trace = _trace(before[1].layout, holders, is_live=before[0].is_live)
+            if trace == before[0]:
+                return before
+        key = folder.relative_to(self.root).as_posix()
+        try:
+            name = _run_name(folder)
+            if name is None:
+                return None
+            layout = RunLayout(folder, name)
+            trace = _trace(layout, holders, is_live=None)
+            return trace, summarize(key, layout, is_running=trace.is_live)
+        except OSError:  # it went away meanwhile, or is not ours to read
+            return None
+
+
+def read_run(folder: str | Path) -> RunSummary:
+    """The summary of one run folder."""
+    path = Path(folder).resolve()
+    name = _run_name(path) if path.is_dir() else None
+    if name is None:
+        raise RunFolderError(
+            f"{folder}: not a run folder, it holds no *_spec.json or *_spec.yaml. "
+            "Give the folder that a run printed as `Folder`, such as data/NAME_TIMESTAMP."
+        )
+    layout = RunLayout(path, name)
+    trace = _trace(layout, lock_holders(), is_live=None)
+    return summarize(path.name, layout, is_running=trace.is_live)
+
+
+def summarize(key: str, layout: RunLayout, *, is_running: bool) -> RunSummary:
+    """Read a run folder, whatever state it is in."""
+    tree, problem = _spec_tree(layout)
+    agent, env, meta = (_block(tree, name) for name in ("agent", "env", "meta"))
+    kind: Kind = "search" if layout.journal_path().is_file() else "trial"
+    max_session = _whole(meta.get("max_session")) or 1
+    common = {
+        "key": key,
+        "folder": layout.predir,
+        "name": layout.name,
+        "kind": kind,
+        "algorithm": _text(_block(agent, "algorithm").get("name")),
+        "env": _text(env.get("name")),
+        "target": target_score(_text(env.get("name")), env),
+        "max_frame": _whole(env.get("max_frame")),
+        "max_session": max_session,
+        "seed": _whole(meta.get("random_seed")),
+        "git_sha": _text(meta.get("git_sha")),
+        "started": _started(layout),
+        "updated": _updated(layout),
+    }
+    if problem:
+        status: Status = "running" if is_running else "failed"
+        facts: dict[str, Any] = {"status": status, "reason": problem}
+    elif kind == "search":
+        facts = _search_facts(layout, _whole(meta.get("max_trial")), is_running=is_running)
+    else:
+        facts = _trial_facts(
+            layout,
+            max_session,
+            is_running=is_running,
+            can_resume=not meta.get("distributed"),
+        )
+    nothing = {
+        "score": None,
+        "frame": 0,
+        "sessions": 0,
+        "trial": 0,
+        "trials": 1,
+        "max_trial": None,
+    }
+    return RunSummary(**{**nothing, **common, **facts})
+
+
+def session_indices(layout: RunLayout, trial: int) -> tuple[int, ...]:
+    """Sessions of a trial with a table; none in a folder that has not got that far."""
+    try:
+        return layout.sessions(trial)
+    except OSError:
+        return ()
+
+
+# How a trial stands
+
+
+def _trial_facts(
+    layout: RunLayout,
+    max_session: int,
+    *,
+    is_running: bool,
+    can_resume: bool,
+) -> dict[str, Any]:
+    sessions = session_indices(layout, 0)
+    score, frame = _headline(layout, 0)
+    if is_running or score is None:
+        score, frame = _progress(layout, 0, sessions)
+    status, reason = ("running", "")
+    if not is_running:
+        status, reason = _trial_status(layout, max_session, can_resume=can_resume)
+    return {
+        "status": status,
+        "reason": reason,
+        "score": score,
+        "frame": frame,
+        "sessions": len(sessions),
+    }
+
+
+def _trial_status(layout: RunLayout, max_session: int, *, can_resume: bool) -> tuple[Status, str]:
+    """Of a trial that no process works on: what its checkpoints, notes and log say."""
+    if not (layout.predir / "checkpoint").is_dir() and layout.trial_metrics_scalar(0).exists():
+        return "done", ""  # by a version that kept no checkpoints, or the original
+    unfinished = [s for s in range(max_session) if not is_finished(layout, 0, s)]
+    if not unfinished:
+        return "done", ""
+    ends = _session_ends(layout)
+    for session in unfinished:
+        if layout.divergence_report(0, session).exists():
+            return "failed", f"session {session} diverged"
+        if ends.get(session, "").startswith("failed"):
+            return "failed", f"session {session} {ends[session]}"
+    left = f"{len(unfinished)} of {max_session} session(s) left to finish"
+    if not can_resume:
+        return "failed", f"stopped early, and workers that share nets cannot go on: {left}"
+    return "resumable", left
+
+
+def _session_ends(layout: RunLayout) -> dict[int, str]:
+    """How each session of the trial's latest start ended, by the trial's log."""
+    ends: dict[int, str] = {}
+    for line in tail(layout.log_path(0), layout.predir, LOG_TAIL_BYTES).splitlines():
+        if _LIFE_BEGINS.search(line):
+            ends.clear()
+        elif match := _SESSION_ENDS.search(line):
+            ends[int(match[1])] = match[2][:LONGEST_TEXT]
+    return ends
+
+
+def _headline(layout: RunLayout, trial: int) -> tuple[float | None, int]:
+    """(score, frame) of the trial's metrics, once it has some."""
+    content = read_json(layout.trial_metrics_scalar(trial), layout.predir)
+    return _real(content.get("total_reward_ma")), int(_real(content.get("frame")) or 0)
+
+
+def _progress(layout: RunLayout, trial: int, sessions: tuple[int, ...]) -> tuple[float | None, int]:
+    """(score, frame) of a trial on its way: means over the last rows of its tables."""
+    rows = [last_row(layout, trial, session) for session in sessions]
+    scores = [s for row in rows if (s := _real(row.get("total_reward_ma"))) is not None]
+    frames = [f for row in rows if (f := _real(row.get("frame"))) is not None]
+    score = sum(scores) / len(scores) if scores else None
+    return score, int(sum(frames) / len(frames)) if frames else 0
+
+
+# How a search stands
+
+
+def _search_facts(layout: RunLayout, max_trial: int | None, *, is_running: bool) -> dict[str, Any]:
+    records = search_records(layout)
+    ended = [record for record in records.values() if not record.is_running]
+    good = [
+        record
+        for record in ended
+        if record.status in ("completed", "stopped") and record.score is not None
+    ]
+    best = max(good, key=lambda record: (record.score or 0.0, -record.trial), default=None)
+    status: Status = "running"
+    reason = ""
+    if not is_running:
+        if max_trial and len(ended) < max_trial:
+            status, reason = "resumable", f"{max_trial - len(ended)} of {max_trial} trial(s) left"
+        elif not good:
+            status, reason = "failed", "no trial came to a score"
+        else:
+            status = "done"
+    return {
+        "status": status,
+        "reason": reason,
+        "score": best.score if best else None,
+        "frame": best.frame if best else 0,
+        "trial": best.trial if best else 0,
+        "trials": len(ended),
+        "max_trial": max_trial,
+        "sessions": len(session_indices(layout, best.trial)) if best else 0,
+    }
+
+
+def search_records(layout: RunLayout) -> dict[int, TrialRecord]:
+    """The trials of a search; none where the journal cannot be read."""
+    path = layout.journal_path()
+    try:
+        if path.stat().st_size > MAX_JOURNAL_BYTES:
+            return {}
+        return read_records(inside(layout.predir, path))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+# Reading files that may be half written, damaged or somebody else's
+
+
+def tail(path: Path, folder: Path, size: int) -> str:
+    """The last whole lines of a text file in the run folder, at most `size` bytes of them."""
+    try:
+        with inside(folder, path).open("rb") as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(max(0, length - size))
+            text = file.read(size).decode("utf-8", errors="replace")
+    except (OSError, RunFolderError):
+        return ""
+    return text if length <= size else text.partition("\n")[2]
+
+
+def last_row(layout: RunLayout, trial: int, session: int) -> dict[str, float]:
+    """The latest row of the table that a session's score is read from: its evaluations', if any."""
+    for mode in ("eval", "train"):
+        path = layout.session_csv(trial, session, "eval" if mode == "eval" else "train")
+        try:
+            with inside(layout.predir, path).open("rb") as file:
+                columns = file.readline(ROW_BYTES).decode().strip().split(",")
+        except (OSError, ValueError):  # RunFolderError is a ValueError
+            continue
+        text = tail(path, layout.predir, ROW_BYTES)
+        cells = text[: text.rfind("\n") + 1].splitlines()[-1:] or [""]
+        values = cells[0].split(",")
+        if len(values) == len(columns) and values != columns:
+            return {name: _number(value) for name, value in zip(columns, values, strict=True)}
+    return {}
+
+
+def read_json(path: Path, folder: Path) -> dict[str, Any]:
+    """A small JSON file of a run; empty where there is none to read."""
+    try:
+        if path.stat().st_size > MAX_METRICS_BYTES:
+            return {}
+        content = json.loads(inside(folder, path).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def read_spec_tree(layout: RunLayout, trial: int | None = None) -> dict[str, Any]:
+    """A saved spec as plain data: a trial's, or the run's own; empty if it cannot be read."""
+    return _spec_tree(layout, trial)[0]
+
+
+def _spec_tree(layout: RunLayout, trial: int | None = None) -> tuple[dict[str, Any], str]:
+    """(the spec as plain data, what is wrong with it)."""
+    stems = [layout.name, f"{layout.name}_t0"]
+    if trial is not None:
+        stems.insert(0, f"{layout.name}_t{trial}")
+    for stem in stems:
+        for suffix in (".json", ".yaml", ".yml"):
+            path = layout.predir / f"{stem}_spec{suffix}"
+            if not path.is_file():
+                continue
+            try:
+                tree = parse(
+                    decode(inside(layout.predir, path).read_bytes()), is_json=suffix == ".json"
+                )
+            except (OSError, TextError, RunFolderError) as error:
+                return {}, f"{path.name} cannot be read: {str(error)[:LONGEST_TEXT]}"
+            if isinstance(tree, dict):
+                return tree, ""
+            return {}, f"{path.name} holds no spec"
+    return {}, "its spec is gone"
+
+
+def _run_folders(folder: Path, depth: int, known: Mapping[Path, object]) -> Iterator[Path]:
+    """Run folders at or below a folder. Inside a run only its validation runs are looked for."""
+    if folder in known:
+        is_run, below = True, []
+    else:
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            return
+        is_run = any(entry.name.endswith(_SPEC_ENDINGS) for entry in entries)
+        below = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    if is_run:
+        yield folder
+        validation = folder / "validation"
+        if validation.is_dir() and not validation.is_symlink():
+            yield from _run_folders(validation, 1, known)
+    elif depth:
+        for entry in below:
+            if not entry.name.startswith("."):
+                yield from _run_folders(folder / entry.name, depth - 1, known)
+
+
+_SPEC_ENDINGS = ("_spec.json", "_spec.yaml", "_spec.yml")
+
+
+def _run_name(folder: Path) -> str | None:
+    matches = (SPEC_FILE.fullmatch(entry.name) for entry in os.scandir(folder))
+    return min((match["name"] for match in matches if match), key=len, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trace:
+    """What tells that a run folder has changed, found without opening a file."""
+
+    is_live: bool
+    stamps: tuple[tuple[int, int], ...]
+
+
+def _trace(layout: RunLayout, holders: frozenset[int] | None, *, is_live: bool | None) -> _Trace:
+    held = is_held(layout.run_lock(), holders)
+    predir = layout.predir
+    paths = [
+        predir,
+        predir / "info",
+        predir / "checkpoint",
+        predir / "video",
+        layout.run_lock(),
+        layout.trial_metrics_scalar(0),
+        layout.journal_path(),
+        layout.log_path(0),
+    ]
+    if held is None:
+        held = time.time() - _updated(layout) < QUIET_SECONDS
+    if held or is_live:
+        paths += _moving_files(layout)
+    return _Trace(bool(held), tuple(_stamp(path) for path in paths))
+
+
+def _moving_files(layout: RunLayout) -> list[Path]:
+    """The tables of a run's sessions, which grow without a trace in their folder."""
+    try:
+        names = os.listdir(layout.predir / "info")
+    except OSError:
+        return []
+    return [layout.predir / "info" / name for name in sorted(names) if name.endswith(".csv")]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return status.st_mtime_ns, status.st_size
+
+
+def _updated(layout: RunLayout) -> float:
+    paths = [layout.predir, layout.log_path(0), layout.journal_path(), *_moving_files(layout)]
+    return max(_stamp(path)[0] for path in paths) / 1e9
+
+
+def _started(layout: RunLayout) -> datetime:
+    match = TIMESTAMP.search(layout.predir.name)
+    if match:
+        try:
+            return datetime.strptime(match.group()[1:18], "%Y_%m_%d_%H%M%S")
+        except ValueError:
+            pass
+    return datetime.fromtimestamp(_stamp(layout.predir)[0] / 1e9)
+
+
+def _block(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A block of a spec; in files of SLM Lab v4 agents and envs are lists of one."""
+    value = tree.get(name)
+    if isinstance(value, list) and value:
+        value = value[0]
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)[:LONGEST_TEXT]
+
+
+def _whole(value: object) -> int | None:
+    number = _real(value)
+    return None if number is None or number < 0 else int(number)
+
+
+def _real(value: object) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
