@@ -27,8 +27,8 @@ OUR_ERRORS = (
     "slm_lab.env.error",
     "slm_lab.experiment.export",
     "slm_lab.experiment.lock",
-    "slm_lab.experiment.saved_run",
     "slm_lab.lab",
+    "slm_lab.spec.run_folder",
 )
 
 app = typer.Typer(
