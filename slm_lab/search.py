@@ -19,14 +19,10 @@ from types import ModuleType
 
 from loguru import logger
 
-from slm_lab.analysis.experiment import (
-    SearchMetrics,
-    TrialRow,
-    plot_experiment,
-    write_experiment,
-)
+from slm_lab.analysis.experiment import SearchMetrics, TrialRow, write_experiment
 from slm_lab.analysis.metrics import random_baseline, save_random_baseline
-from slm_lab.analysis.trial import TrialMetrics, analyze_trial, measured_baselines
+from slm_lab.analysis.sessions import measured_baselines
+from slm_lab.analysis.trial import TrialMetrics, analyze_trial
 from slm_lab.experiment.console import setup_logging
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.lock import locked
@@ -275,6 +271,9 @@ class _Desk:
         return [record for record in self.ended() if record.status in ("diverged", "failed")]
 
     def _draw(self) -> None:
+        # matplotlib, only where something is drawn
+        from slm_lab.analysis.experiment_plot import plot_experiment
+
         plot_experiment(self.layout, self.spec, write_experiment(self.layout, self.rows()))
 
     def _best(self) -> TrialRecord | None:
