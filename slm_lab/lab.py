@@ -33,6 +33,7 @@ from slm_lab.experiment.resume import (
 from slm_lab.experiment.saved_run import RunFolderError, open_run
 from slm_lab.experiment.seeding import draw_seed
 from slm_lab.experiment.trial import run_sessions
+from slm_lab.live_graphs import live_graphs
 from slm_lab.search import SearchFailed, SearchStopped, run_search
 from slm_lab.spec import Problem, Spec, SpecError
 
@@ -142,7 +143,8 @@ def _start_log(layout: RunLayout, options: RunOptions) -> None:
 
 def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
     try:
-        end = run_sessions(spec, layout, trial=0, options=options)
+        with live_graphs(layout, trial=0):
+            end = run_sessions(spec, layout, trial=0, options=options)
     except (SpecError, ValueError):
         # Bad input, and nothing ran: a folder would look like a run.
         if not options.resume and not layout.sessions(0):

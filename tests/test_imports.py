@@ -10,14 +10,15 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "slm_lab"
 
 # From top to bottom. Rooms on one line do not see each other. `slm_lab` is the public surface,
-# `lab` is lab.py and `search` is search.py, where training and analysis meet,
+# `lab` is lab.py, `search` is search.py and `live_graphs` is live_graphs.py, where training and
+# analysis meet,
 # `agent` is agent.py with what it is made of, and the other files directly in agent/ are tools
 # the algorithms share.
 LINES = [
     {"slm_lab"},
     {"cli"},
     {"lab"},
-    {"search"},
+    {"search", "live_graphs"},
     {"experiment", "analysis"},
     {"agent", "env"},
     {"agent.algorithm"},

@@ -5,7 +5,6 @@ A trial that diverged or failed has the score of a random policy; it is drawn ho
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from slm_lab.analysis.page import (
     thinned,
     write_page,
 )
-from slm_lab.analysis.plot import dress, new_graph, save
+from slm_lab.analysis.plot import copy_graph, dress, new_graph, save
 from slm_lab.analysis.style import MEAN_COLOR, SCORE_COLORS, SESSION_COLOR
 from slm_lab.analysis.tables import read_session
 from slm_lab.spec import Spec
@@ -60,13 +59,13 @@ def plot_experiment(paths: SearchPaths, spec: Spec, table: pd.DataFrame) -> None
     plot_parallel(table, axes, paths.experiment_graph("parallel"), title=title)
     plot_importance(share, paths.experiment_graph("importance"), title=title)
     for kind in ("", "parallel", "importance"):
-        shutil.copyfile(paths.experiment_graph(kind), paths.experiment_graph_copy(kind))
+        copy_graph(paths.experiment_graph(kind), paths.experiment_graph_copy(kind))
     scores = dict(zip(table["trial"], table["score"], strict=True))
     trials = {trial: found for trial in scores if (found := _read_trial(paths, trial))}
     for y, smooth in (("mean_returns", False), ("mean_returns_ma", True)):
         curves = {trial: _trial_curve(tables, FRAMES, smooth) for trial, tables in trials.items()}
         plot_trials(curves, scores, paths.multi_trial_graph(y), title=title, smooth=smooth)
-        shutil.copyfile(paths.multi_trial_graph(y), paths.multi_trial_graph_copy(y))
+        copy_graph(paths.multi_trial_graph(y), paths.multi_trial_graph_copy(y))
     panels = search_panels(table, axes, share) + [trials_panel(trials, scores)] * bool(trials)
     page = paths.experiment_graph_html()
     write_page(page, f"{title}: {len(table)} trials", panels, home=page.parent)

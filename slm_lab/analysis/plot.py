@@ -3,6 +3,7 @@ looks while it is redrawn sees the old graph or the new one."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +130,8 @@ def new_graph(
     figure.subplots_adjust(**MARGINS)
     axes = figure.add_subplot()
     dress(axes)
-    axes.set_title(title, loc="left", fontsize=11)
+    # y given, because finding the place means drawing the ticks an extra time
+    axes.set_title(title, loc="left", fontsize=11, y=1.02)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     if x_label != "return":
@@ -147,6 +149,12 @@ def dress(axes: Axes) -> None:
 def save(figure: Figure, path: Path) -> None:
     beside = path.with_name(f".{path.name}.tmp")
     figure.savefig(beside, format="png")
+    beside.replace(path)
+
+
+def copy_graph(source: Path, path: Path) -> None:
+    beside = path.with_name(f".{path.name}.tmp")
+    shutil.copyfile(source, beside)
     beside.replace(path)
 
 

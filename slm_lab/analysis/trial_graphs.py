@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pandas as pd
 from slm_lab.analysis.curves import X_AXES, XAxis, curve, has_axis, return_label
 from slm_lab.analysis.metrics import Series, consistencies, moving_average
 from slm_lab.analysis.page import Panel, View, curves_view, write_page
-from slm_lab.analysis.plot import plot_curves, plot_session, plot_trial
+from slm_lab.analysis.plot import copy_graph, plot_curves, plot_session, plot_trial
 from slm_lab.analysis.sessions import Mode, RunPaths, Session
 
 RETURNS = (("mean_returns", False), ("mean_returns_ma", True))
@@ -45,7 +44,7 @@ def draw_trial(
             path = paths.trial_graph(trial, y, x.name)
             plot_trial(list(tables.values()), path, title=title, x=x, smooth=smooth)
     for y, _ in RETURNS:
-        shutil.copyfile(paths.trial_graph(trial, y), paths.trial_graph_copy(trial, y))
+        copy_graph(paths.trial_graph(trial, y), paths.trial_graph_copy(trial, y))
     if html:
         panel = _returns_panel(tables)
         write_page(paths.trial_graph_html(trial), title, [panel], home=paths.predir)
@@ -62,7 +61,7 @@ def _draw_session(paths: RunPaths, trial: int, session: Session, *, log_extra: b
         list(_draw_mode(paths, trial, session, "eval", log_extra=log_extra))
         return
     for y, x in names:  # drawing is slow, copying is not
-        shutil.copyfile(
+        copy_graph(
             paths.session_graph(trial, session.index, "train", y, x),
             paths.session_graph(trial, session.index, "eval", y, x),
         )
