@@ -1,4 +1,5 @@
 """`run(spec, mode)`: train, then analyse. `evaluate(folder)`: play what was trained, then analyse.
+`analyze(folder)`: analyse once more.
 
 The one place where the experiment and analysis rooms meet; otherwise they share only files.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -30,12 +32,13 @@ from slm_lab.experiment.resume import (
     resume_command,
     unfinished_sessions,
 )
-from slm_lab.experiment.saved_run import RunFolderError, open_run
+from slm_lab.experiment.saved_run import open_run
 from slm_lab.experiment.seeding import draw_seed
 from slm_lab.experiment.trial import run_sessions
 from slm_lab.live_graphs import live_graphs
-from slm_lab.search import SearchFailed, SearchStopped, run_search
+from slm_lab.search import SearchFailed, SearchStopped, redo_tables, run_search
 from slm_lab.spec import Problem, Spec, SpecError
+from slm_lab.spec.run_folder import RunFolderError, check_links, spec_files
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
 
@@ -215,6 +218,39 @@ def evaluate(
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be written ({error.strerror}).") from None
     return evaluation
+
+
+def analyze(folder: str | Path, *, log_extra: bool = False) -> list[TrialMetrics]:
+    """Redo metrics, tables and graphs of a run folder, ours or the original's, from its files.
+
+    One entry per trial that has results. A folder that a run works on is refused.
+    """
+    predir = Path(folder)
+    name, _ = spec_files(predir)
+    check_links(predir)
+    layout = RunLayout(predir, name)
+    (predir / "graph").mkdir(exist_ok=True)
+    trials = layout.trials() if (predir / "info").is_dir() else ()
+    if not trials:
+        expected = layout.session_csv(0, 0, "train").relative_to(predir)
+        raise RunFolderError(f"{predir}: no session table in it, expected files such as {expected}")
+    is_search = layout.journal_path().exists() or layout.trial_data_dict().exists()
+    is_ours = layout.run_lock().exists()
+    with locked(layout.run_lock(), f"run folder {predir}") if is_ours else nullcontext():
+        try:
+            metrics = [
+                analyze_trial(layout, trial, log_extra=log_extra, html=not is_search)
+                for trial in trials
+            ]
+            if is_search:
+                redo_tables(layout)
+        except (KeyError, ValueError) as error:
+            if isinstance(error, SpecError | RunFolderError):
+                raise
+            raise RunFolderError(f"{predir}: its files cannot be analysed ({error!r})") from None
+        except OSError as error:
+            raise RunFolderError(f"{error.filename or predir}: {error.strerror}") from None
+    return metrics
 
 
 def _checked(mode: str) -> Literal["dev", "train"]:

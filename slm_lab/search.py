@@ -10,17 +10,19 @@ import json
 import math
 import shutil
 import signal
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from loguru import logger
 
 from slm_lab.analysis.experiment import SearchMetrics, TrialRow, write_experiment
-from slm_lab.analysis.metrics import random_baseline, save_random_baseline
+from slm_lab.analysis.metrics import TRIAL_SCALARS, random_baseline, save_random_baseline
 from slm_lab.analysis.sessions import measured_baselines
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial
 from slm_lab.experiment.console import setup_logging
@@ -33,7 +35,7 @@ from slm_lab.experiment.search.journal import Journal, TrialRecord
 from slm_lab.experiment.search.plan import TRIALS_PER_DIMENSION, SearchPlan, plan_search
 from slm_lab.experiment.seeding import draw_seed, validation_seed
 from slm_lab.experiment.trial import available_cores, stop_on_signals
-from slm_lab.spec import Problem, Spec, SpecError, spec_from_dict
+from slm_lab.spec import Problem, Spec, SpecError, SpecWarning, load_spec, spec_from_dict
 
 VALIDATION_SESSIONS = 4  # at least
 BASELINE_EPISODES, BASELINE_SECONDS = 20, 20.0
@@ -192,6 +194,38 @@ def stop_searches(data_dir: Path) -> list[Path]:
     from slm_lab.experiment.search import processes
 
     return processes.stop_searches(data_dir)
+
+
+def redo_tables(layout: RunLayout) -> None:
+    """Write the table of a search and draw its graphs again, from what is in its folder.
+
+    Ours has a journal; one that the original wrote has the trials' values and scores as JSON.
+    """
+    from slm_lab.analysis.experiment_plot import plot_experiment
+
+    with warnings.catch_warnings(action="ignore", category=SpecWarning):
+        spec = load_spec(layout.spec_path())
+    if layout.journal_path().exists():
+        desk = _Desk(spec, layout, Journal(layout.journal_path()), "", RunOptions(mode="search"))
+        rows = desk.rows()
+    else:
+        rows = _saved_rows(json.loads(layout.trial_data_dict().read_text()))
+    plot_experiment(layout, spec, write_experiment(layout, rows))
+
+
+def _saved_rows(trials: Mapping[str, Mapping[str, Any]]) -> list[TrialRow]:
+    """A score that is no number counts as the lowest one, and its trial as failed."""
+    scores = {trial: float(row["total_reward_ma"]) for trial, row in trials.items()}
+    lowest = min((score for score in scores.values() if math.isfinite(score)), default=0.0)
+    return [
+        TrialRow(
+            int(trial),
+            {key: value for key, value in trials[trial].items() if key not in TRIAL_SCALARS},
+            "completed" if math.isfinite(score) else "failed",
+            score if math.isfinite(score) else lowest,
+        )
+        for trial, score in scores.items()
+    ]
 
 
 @dataclass(slots=True)

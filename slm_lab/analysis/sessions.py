@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from loguru import logger
 
 from slm_lab.analysis.metrics import SessionMetrics, random_baseline, session_metrics
 from slm_lab.analysis.tables import read_session
+from slm_lab.spec.run_folder import read_spec_tree, spec_files
 
 Mode = Literal["train", "eval"]
 
@@ -30,7 +30,6 @@ class RunPaths(Protocol):
     def sessions(self, trial: int) -> tuple[int, ...]: ...
     def trial_name(self, trial: int) -> str: ...
     def session_name(self, trial: int, session: int) -> str: ...
-    def trial_spec_path(self, trial: int) -> Path: ...
     def session_csv(self, trial: int, session: int, mode: Mode) -> Path: ...
     def session_metrics(self, trial: int, session: int, mode: Mode) -> Path: ...
     def session_metrics_scalar(self, trial: int, session: int, mode: Mode) -> Path: ...
@@ -57,7 +56,7 @@ class Session:
 
 def read_sessions(paths: RunPaths, trial: int) -> list[Session]:
     """Every session of the trial that has a table."""
-    random_mean = _random_mean(paths.trial_spec_path(trial), measured_baselines(paths.predir))
+    random_mean = _random_mean(paths.predir, trial)
     return [_read(paths, trial, session, random_mean) for session in paths.sessions(trial)]
 
 
@@ -66,10 +65,11 @@ def measured_baselines(predir: Path) -> Path:
     return predir.parent / "random_baseline.json"
 
 
-def _random_mean(trial_spec_path: Path, measured: Path) -> float:
-    env = json.loads(trial_spec_path.read_text())["env"]
+def _random_mean(predir: Path, trial: int) -> float:
+    specs = spec_files(predir)[1]
+    env = read_spec_tree(predir, specs.get(trial) or next(iter(specs.values())))["env"]
     env_name = (env[0] if isinstance(env, list) else env)["name"]  # a list in SLM Lab v4
-    random_mean = random_baseline(env_name, measured)
+    random_mean = random_baseline(env_name, measured_baselines(predir))
     if random_mean is None:
         logger.warning(
             f"env.name: no random-policy baseline is known for {env_name}, so strength counts "

@@ -62,7 +62,8 @@ def analyze_trial(
     """Read the trial's session tables, write its metrics and graphs, and return its metrics.
 
     Reads only files, so it serves a run that just ended as well as one from long ago. A search of
-    many trials may do without `html` pages. Without `write` the folder stays as it is.
+    many trials does without `html` pages and without axes other than frames. Without `write` the
+    folder stays as it is.
     """
     sessions = read_sessions(paths, trial)
     if not sessions:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from slm_lab.analysis.curves import X_AXES, XAxis, curve, has_axis, return_label
+from slm_lab.analysis.curves import FRAMES, X_AXES, XAxis, curve, has_axis, return_label
 from slm_lab.analysis.metrics import Series, consistencies, moving_average
 from slm_lab.analysis.page import Panel, View, curves_view, write_page
 from slm_lab.analysis.plot import copy_graph, plot_curves, plot_session, plot_trial
@@ -32,14 +32,17 @@ def draw_trial(
     log_extra: bool = False,
     html: bool = True,
 ) -> None:
-    """Draw the trial's graphs and those of its sessions, over whatever was drawn before."""
+    """Draw the trial's graphs and those of its sessions, over whatever was drawn before.
+
+    Without `html` there are no pages, and PNG against frames alone.
+    """
     for session in sessions:
         _draw_session(paths, trial, session, log_extra=log_extra)
         if html:
             _write_session_pages(paths, trial, session)
     tables = {f"session {session.index}": session.tables["eval"] for session in sessions}
     title = paths.trial_name(trial)
-    for x in _axes(tables.values()):
+    for x in _axes(tables.values()) if html else [FRAMES]:
         for y, smooth in RETURNS:
             path = paths.trial_graph(trial, y, x.name)
             plot_trial(list(tables.values()), path, title=title, x=x, smooth=smooth)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli import replay, specs
+from slm_lab.cli import graphs, replay, specs
 from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ app.command("enjoy")(replay.enjoy)
 app.command("eval")(replay.evaluate)
 app.command("export")(replay.export)
 specs.register(app)
+graphs.register(app)
 
 
 class Compile(StrEnum):
@@ -324,6 +325,12 @@ def main() -> None:
         if not _is_ours(error):
             raise
         _fail(f"SessionsFailed: {error}", FAILED)
+
+
+def retro_main() -> None:
+    """Entry point of `slm-retro DIR`, the older name of `slm-lab retro DIR`."""
+    sys.argv[1:1] = ["retro"]
+    main()
 
 
 def _known_words() -> set[str]:

@@ -56,6 +56,13 @@ def inside(folder: Path, path: Path) -> Path:
     return resolved
 
 
+def check_links(folder: Path) -> None:
+    """Refuse a folder in which a link leads out: what is written there would land elsewhere."""
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            inside(folder, path)
+
+
 def read_bounded(path: Path, limit: int) -> bytes:
     """The first `limit` bytes of a plain file."""
     if not path.is_file():  # a pipe or a device would never end
