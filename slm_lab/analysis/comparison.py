@@ -56,12 +56,16 @@ class MethodScore:
 
 @dataclass(frozen=True, slots=True)
 class Improvement:
-    """The chance that a run of `better` beats one of `worse`; better by interquartile mean."""
+    """The chance that a run of `better` beats one of `worse`; better by interquartile mean.
+
+    `p_value`: how often equal methods would differ as clearly, see `robust.permutation_p_value`.
+    """
 
     better: str
     worse: str
     probability: float
     interval: Interval | None
+    p_value: float
     verdict: Verdict
 
 
@@ -97,6 +101,7 @@ class EnvComparison:
                     "worse": i.worse,
                     "probability": i.probability,
                     "ci95": i.interval,
+                    "p_value": i.p_value,
                     "verdict": i.verdict,
                 }
                 for i in self.improvements
@@ -237,9 +242,8 @@ def _comparison(
     scores = [_score(m, labels[m], s, seed, is_normalised=frame is None) for m, s in strata.items()]
     scores.sort(key=lambda score: -score.interquartile_mean.value)
     pairs = [_improvement(x, y, seed) for x, y in combinations(scores, 2)]
-    return EnvComparison(
-        env, frame, target, tuple(scores), tuple(pairs), (*notes, *_seed_notes(scores))
-    )
+    warnings = [*_seed_notes(scores), *_pair_notes(len(pairs))]
+    return EnvComparison(env, frame, target, tuple(scores), tuple(pairs), (*notes, *warnings))
 
 
 def _score(
@@ -262,19 +266,18 @@ def _score(
 def _improvement(x: MethodScore, y: MethodScore, seed: int) -> Improvement:
     groups = [x.scores, y.scores]
     probability = float(robust.probability_of_improvement(*groups))
-    seeds = min(x.seeds, y.seeds)
+    p_value = robust.permutation_p_value(*groups, seed=seed)
     interval = (
         stratified_interval(groups, robust.probability_of_improvement, seed=seed)
-        if seeds >= FEWEST_FOR_INTERVAL
+        if min(x.seeds, y.seeds) >= FEWEST_FOR_INTERVAL
         else None
     )
-    runs = [sum(len(scores) for scores in group) for group in groups]
     verdict: Verdict = "not told apart"
-    if interval is None or not robust.enough_to_tell(*runs):
+    if robust.smallest_p_value(*groups) > robust.SIGNIFICANCE:
         verdict = "too few seeds to tell"
-    elif interval[0] > 0.5:
+    elif probability > 0.5 and p_value <= robust.SIGNIFICANCE:
         verdict = "better"
-    return Improvement(x.method, y.method, probability, interval, verdict)
+    return Improvement(x.method, y.method, probability, interval, p_value, verdict)
 
 
 def _seed_notes(scores: Sequence[MethodScore]) -> list[str]:
@@ -285,6 +288,13 @@ def _seed_notes(scores: Sequence[MethodScore]) -> list[str]:
         f"few seeds ({', '.join(few)}): intervals are too narrow below {FEW_SEEDS}, and there is "
         f"none below {FEWEST_FOR_INTERVAL}. Run more with meta.max_session"
     ]
+
+
+def _pair_notes(pairs: int) -> list[str]:
+    chance = pairs * robust.SIGNIFICANCE
+    if chance < 0.5:
+        return []
+    return [f"{pairs} pairs: among equal methods about {chance:.1f} would look better by chance"]
 
 
 def _json(estimate: Estimate) -> dict[str, Any]:

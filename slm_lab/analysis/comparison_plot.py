@@ -21,7 +21,8 @@ from slm_lab.analysis.saved_trial import SavedTrial
 from slm_lab.analysis.style import GREY, LineStyle, legend_rank, line_styles
 from slm_lab.spec.run_folder import RunFolderError
 
-PROFILE_POINTS = 101
+PROFILE_POINTS = 401
+IMPROVEMENT_COLORS = "PuOr"  # two ends that every eye tells apart, white in the middle
 
 
 def graph_stem(title: str) -> str:
@@ -122,7 +123,7 @@ def plot_comparison(found: Sequence[EnvComparison], output: Path, *, title: str)
     plot_intervals(found, styles, paths["intervals"], title=title)
     plot_profiles(found, styles, paths["profiles"], title=title)
     if any(comparison.improvements for comparison in found):
-        plot_improvements(found, styles, paths["improvement"], title=title)
+        plot_improvements(found, paths["improvement"], title=title)
     else:
         del paths["improvement"]
     numbers = stem.with_name(f"{stem.name}_compare.json")
@@ -168,10 +169,14 @@ def plot_profiles(
         for method in sorted(comparison.methods, key=_rank):
             style = styles[method.method]
             profile = performance_profile(method.scores, taus)
-            graph.plot(taus, profile, color=style.color, linewidth=2, label=method.method)
+            graph.step(
+                taus, profile, where="post", color=style.color, linewidth=2, label=method.method
+            )
             if method.seeds >= FEWEST_FOR_INTERVAL:
                 low, high = profile_band(method.scores, taus)
-                graph.fill_between(taus, low, high, color=style.color, alpha=0.15, linewidth=0)
+                graph.fill_between(
+                    taus, low, high, step="post", color=style.color, alpha=0.12, linewidth=0
+                )
         if comparison.target is not None and taus[0] <= comparison.target <= taus[-1]:
             graph.axvline(comparison.target, color=GREY, linestyle=(0, (4, 3)), linewidth=1)
         dress(graph)
@@ -181,33 +186,63 @@ def plot_profiles(
         graph.set_ylabel("share of runs above τ")
     for unused in grid[len(found) :]:
         unused.set_visible(False)
-    grid[0].legend(frameon=False, fontsize=9, loc="lower left")
+    legend = {h.get_label(): h for g in grid for h in g.get_legend_handles_labels()[0]}
+    names = [name for name in styles if name in legend]
+    handles = [legend[name] for name in names]
+    figure.legend(handles, names, frameon=False, fontsize=9, loc="outside right upper")
     figure.suptitle(f"{title}: performance profiles", x=0.01, ha="left")
     save(figure, path)
 
 
-def plot_improvements(
-    found: Sequence[EnvComparison], styles: Mapping[str, LineStyle], path: Path, *, title: str
-) -> None:
+def plot_improvements(found: Sequence[EnvComparison], path: Path, *, title: str) -> None:
     """The chance that a run of one method beats a run of another, for every pair."""
     found = [comparison for comparison in found if comparison.improvements]
-    heights = [0.9 + 0.3 * len(comparison.improvements) for comparison in found]
-    figure = Figure(figsize=(7.5, sum(heights) + 0.5), dpi=DPI, layout="constrained")
-    rows = figure.subplots(len(found), 1, squeeze=False, height_ratios=heights).ravel()
-    for graph, comparison in zip(rows, found, strict=True):
-        pairs = {
-            f"{i.better} > {i.worse}": (Estimate(i.probability, i.interval), styles[i.better])
-            for i in reversed(comparison.improvements)
-        }
-        _interval_rows(
-            graph, {k: e for k, (e, _) in pairs.items()}, {k: s for k, (_, s) in pairs.items()}
-        )
-        graph.axvline(0.5, color=GREY, linewidth=1)
-        graph.set_xlim(-0.02, 1.02)
-        graph.set_title(_env_label(comparison), fontsize=10, loc="left")
-    rows[-1].set_xlabel("probability that a run of the first beats one of the second")
-    figure.suptitle(f"{title}: probability of improvement", x=0.01, ha="left")
+    most = max(len(comparison.methods) for comparison in found)
+    columns = 1 if most > 4 else min(2, len(found))
+    rows = -(-len(found) // columns)
+    size = (columns * (0.85 * most + 2.2), rows * (0.5 * most + 1.2) + 0.4)
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for graph, comparison in zip(grid, found, strict=False):
+        _improvement_matrix(graph, comparison)
+    for unused in grid[len(found) :]:
+        unused.set_visible(False)
+    head = "probability that a run of the row beats one of the column"
+    figure.suptitle(f"{title}: {head}\nbold: better; grey: too few seeds to tell", fontsize=10)
     save(figure, path)
+
+
+def _improvement_matrix(graph: Axes, comparison: EnvComparison) -> None:
+    names = [method.method for method in sorted(comparison.methods, key=_rank)]
+    matrix = np.full((len(names), len(names)), np.nan)
+    for pair in comparison.improvements:
+        i, j = names.index(pair.better), names.index(pair.worse)
+        for row, column, probability in ((i, j, pair.probability), (j, i, 1 - pair.probability)):
+            is_unknown = pair.verdict == "too few seeds to tell"
+            matrix[row, column] = np.nan if is_unknown else probability
+            graph.text(
+                column,
+                row,
+                f"{probability:.2f}",
+                ha="center",
+                va="center",
+                fontsize=9,
+                fontweight="bold" if pair.verdict == "better" else "normal",
+                color=_ink(matrix[row, column]),
+            )
+    graph.imshow(matrix, cmap=IMPROVEMENT_COLORS, vmin=0, vmax=1, aspect="auto")
+    graph.set_xticks(range(len(names)), names, fontsize=8, rotation=30, ha="right")
+    graph.set_yticks(range(len(names)), names, fontsize=8)
+    graph.tick_params(length=0)
+    graph.spines[:].set_visible(False)
+    graph.set_title(_env_label(comparison), fontsize=10, loc="left")
+
+
+def _ink(probability: float) -> str:
+    """To be read on the colour of its cell."""
+    if np.isnan(probability):
+        return GREY
+    return "white" if abs(probability - 0.5) > 0.3 else "black"
 
 
 def _interval_rows(
@@ -222,6 +257,7 @@ def _interval_rows(
     graph.set_yticks(range(len(estimates)), list(estimates), fontsize=9)
     graph.set_ylim(-0.6, len(estimates) - 0.4)
     dress(graph)
+    graph.use_sticky_edges = False
     graph.margins(x=0.06)
     graph.grid(visible=False, axis="y")
     graph.tick_params(axis="y", length=0)

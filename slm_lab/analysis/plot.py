@@ -113,8 +113,9 @@ def plot_lines(
     if target is not None:
         label = f"target {target:g}"
         axes.axhline(target, color=GREY, linestyle=(0, (4, 3)), linewidth=1.5, label=label)
-    if legend:
-        axes.legend(loc="best", frameon=False, fontsize=9)
+    if legend:  # beside the graph: where many lines meet there is no room inside
+        figure.subplots_adjust(right=1 - MARGINS["left"] - 0.011 * max(map(len, _labels(axes))))
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=9)
     save(figure, path)
 
 
@@ -164,6 +165,10 @@ def _band(
     axes.fill_between(
         mean.index, mean - std, mean + std, color=color, alpha=alpha, linewidth=0, label=label
     )
+
+
+def _labels(axes: Axes) -> list[str]:
+    return axes.get_legend_handles_labels()[1]
 
 
 def _dot(line: pd.Series) -> str:

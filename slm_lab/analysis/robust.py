@@ -24,6 +24,7 @@ Interval = tuple[float, float]
 FEWEST_FOR_INTERVAL = 3  # below, a bootstrap of seeds says nothing
 FEW_SEEDS = 5  # below, its interval is too narrow
 SIGNIFICANCE = 0.05
+PERMUTATIONS = 9_999
 
 
 def mean(strata: Strata) -> np.ndarray:
@@ -81,17 +82,31 @@ def interval(strata: Strata, statistic: Statistic, *, seed: int = 0) -> Interval
     return stratified_interval([strata], statistic, seed=seed)
 
 
-def smallest_p_value(n: int, m: int) -> float:
-    """Two-sided p of a clean sweep: every one of n runs beats every one of m.
+def permutation_p_value(x: Strata, y: Strata, *, seed: int = 0) -> float:
+    """How often runs dealt out anew to X and Y, within each env, differ as clearly as these do.
 
-    Of all orders in which n + m runs can come out, only two are sweeps. If even that could be
-    chance, nothing that was measured can tell the two apart.
+    Two-sided, on the probability of improvement. This is what a verdict rests on: unlike the
+    bootstrap it is not too sure of itself with a handful of seeds.
     """
-    return min(1.0, 2 / math.comb(n + m, n))
+    rng = np.random.default_rng(seed)
+    dealt_x, dealt_y = [], []
+    for a, b in zip(x, y, strict=True):
+        runs = rng.permuted(np.tile(np.concatenate([a, b]), (PERMUTATIONS, 1)), axis=1)
+        dealt_x.append(runs[:, : len(a)])
+        dealt_y.append(runs[:, len(a) :])
+    found = abs(float(probability_of_improvement(x, y)) - 0.5)
+    chance = np.abs(probability_of_improvement(dealt_x, dealt_y) - 0.5)
+    return float((1 + np.sum(chance >= found - 1e-12)) / (1 + PERMUTATIONS))
 
 
-def enough_to_tell(n: int, m: int) -> bool:
-    return smallest_p_value(n, m) <= SIGNIFICANCE
+def smallest_p_value(x: Strata, y: Strata) -> float:
+    """Two-sided p of a clean sweep: in every env every run of one beats every run of the other.
+
+    Of all ways to deal out the runs only two are sweeps. If even that could be chance, nothing
+    that was measured can tell the two apart.
+    """
+    ways = [math.comb(len(a) + len(b), len(a)) for a, b in zip(x, y, strict=True)]
+    return min(1.0, 2 / math.prod(ways))
 
 
 def _beats(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -188,12 +188,13 @@ def _print_comparison(console: Console, comparison: EnvComparison) -> None:
     console.print(table)
     if comparison.improvements:
         pairs = Table(box=None, pad_edge=False)
-        for header in ("probability of improvement", "P", "95 %", ""):
+        for header in ("probability of improvement", "P", "95 %", "p", ""):
             pairs.add_column(header)
         for i in comparison.improvements:
             interval = "" if i.interval is None else f"[{i.interval[0]:.2f}, {i.interval[1]:.2f}]"
+            p_value = "<0.001" if i.p_value < 0.001 else f"{i.p_value:.3f}"
             verdict = f"{i.better} is better" if i.verdict == "better" else i.verdict
-            cells = [f"{i.better} > {i.worse}", f"{i.probability:.2f}", interval, verdict]
+            cells = [f"{i.better} > {i.worse}", f"{i.probability:.2f}", interval, p_value, verdict]
             pairs.add_row(*map(escape, cells))
         console.print(pairs)
     for note in comparison.notes:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from slm_lab.analysis.bootstrap import stratified_interval
 from slm_lab.analysis.robust import (
-    enough_to_tell,
     interquartile_mean,
     interval,
     mean,
     median,
     optimality_gap,
     performance_profile,
+    permutation_p_value,
     probability_of_improvement,
     profile_band,
     smallest_p_value,
@@ -137,10 +137,31 @@ def test_the_same_seed_gives_the_same_interval():
     assert interval(scores, mean, seed=1) == interval(scores, mean, seed=1)
 
 
+def runs(count: int) -> list[np.ndarray]:
+    return [np.arange(count, dtype=float)]
+
+
 @pytest.mark.parametrize(
     ("n", "m", "p"), [(1, 1, 1.0), (3, 3, 0.1), (4, 4, 2 / 70), (5, 5, 2 / 252), (2, 8, 2 / 45)]
 )
 def test_how_surprising_a_clean_sweep_would_be(n, m, p):
-    """Six runs come out in 20 orders of which two are sweeps: p = 0.1, so 3 seeds cannot tell."""
-    assert smallest_p_value(n, m) == pytest.approx(p)
-    assert enough_to_tell(n, m) == (p <= 0.05)
+    """Six runs can be dealt out in 20 ways of which two are sweeps: p = 0.1, so 3 cannot tell."""
+    assert smallest_p_value(runs(n), runs(m)) == pytest.approx(p)
+    assert smallest_p_value(runs(n) * 2, runs(m) * 2) == pytest.approx(min(1.0, p * p / 2))
+
+
+def test_a_clean_sweep_is_as_surprising_as_its_share_of_all_ways_to_deal():
+    low, high = [np.array([1.0, 2, 3, 4])], [np.array([5.0, 6, 7, 8])]
+    assert permutation_p_value(high, low) == pytest.approx(2 / 70, abs=0.006)
+    assert permutation_p_value(low, high) == pytest.approx(2 / 70, abs=0.006)
+
+
+def test_one_run_out_of_order_among_four_is_already_chance():
+    """U = 15 of 16: scipy's exact two-sided p is 4/70 = 0.057."""
+    x, y = [np.array([4.0, 6, 7, 8])], [np.array([1.0, 2, 3, 5])]
+    assert probability_of_improvement(x, y) == 15 / 16
+    assert permutation_p_value(x, y) == pytest.approx(4 / 70, abs=0.008)
+
+
+def test_equal_methods_are_no_surprise():
+    assert permutation_p_value(runs(6), runs(6)) == 1.0
