@@ -35,6 +35,7 @@ from slm_lab.experiment.resume import (
 from slm_lab.experiment.saved_run import open_run
 from slm_lab.experiment.seeding import draw_seed
 from slm_lab.experiment.trial import run_sessions
+from slm_lab.experiment.wandb_sink import check_wandb
 from slm_lab.live_graphs import live_graphs
 from slm_lab.search import SearchFailed, SearchStopped, redo_tables, run_search
 from slm_lab.spec import Problem, Spec, SpecError
@@ -279,6 +280,8 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
         problems.append(Problem("SPEC_NAME", found))
     if problems:
         raise SpecError(problems, "the command")
+    if options.wandb:
+        check_wandb()
 
 
 def _has_rows(layout: RunLayout) -> bool:

@@ -150,7 +150,7 @@ def plot_intervals(
                 graph.axvline(comparison.target, color=GREY, linestyle=(0, (4, 3)), linewidth=1)
             graph.set_title(label, fontsize=10)
             graph.xaxis.set_major_locator(MaxNLocator(5))
-        graphs[0].set_ylabel(_env_label(comparison), fontsize=9)
+        graphs[0].set_ylabel(_env_label(comparison).replace(" at ", "\nat "), fontsize=9)
     figure.suptitle(f"{title}: 95 % intervals over seeds, dashed: target", x=0.01, ha="left")
     save(figure, path)
 
@@ -208,7 +208,12 @@ def plot_improvements(found: Sequence[EnvComparison], path: Path, *, title: str)
     for unused in grid[len(found) :]:
         unused.set_visible(False)
     head = "probability that a run of the row beats one of the column"
-    figure.suptitle(f"{title}: {head}\nbold: better; grey: too few seeds to tell", fontsize=10)
+    figure.suptitle(
+        f"{title}: {head}\nbold: better; grey: too few seeds to tell",
+        x=0.01,
+        ha="left",
+        fontsize=10,
+    )
     save(figure, path)
 
 
@@ -230,8 +235,9 @@ def _improvement_matrix(graph: Axes, comparison: EnvComparison) -> None:
                 fontweight="bold" if pair.verdict == "better" else "normal",
                 color=_ink(matrix[row, column]),
             )
+    graph.set_facecolor("#F2F2F2")  # shows where there is no colour
     graph.imshow(matrix, cmap=IMPROVEMENT_COLORS, vmin=0, vmax=1, aspect="auto")
-    graph.set_xticks(range(len(names)), names, fontsize=8, rotation=30, ha="right")
+    graph.set_xticks(range(len(names)), names, fontsize=8)
     graph.set_yticks(range(len(names)), names, fontsize=8)
     graph.tick_params(length=0)
     graph.spines[:].set_visible(False)

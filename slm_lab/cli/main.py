@@ -103,6 +103,12 @@ def run(
             "--log-extra", envvar="LOG_EXTRA", help="More metrics in the log, more graphs."
         ),
     ] = False,
+    wandb: Annotated[
+        bool,
+        typer.Option(
+            "--wandb", help="Also log to Weights & Biases; WANDB_MODE=offline without a network."
+        ),
+    ] = False,
     compile: Annotated[
         Compile | None,
         typer.Option(help="Whether to compile the learning step. Overrides meta.compile."),
@@ -156,6 +162,7 @@ def run(
         profile=profile,
         optimize_perf=optimize_perf,
         cuda_offset=cuda_offset,
+        wandb=wandb,
         keep=keep,
         validate=validate,
         ray_address=ray_address,

@@ -17,6 +17,7 @@ class RunOptions:
     profile: bool = False
     optimize_perf: bool = True
     cuda_offset: int = 0
+    wandb: bool = False
     data_dir: str = "data"
     resume: bool = False  # go on from the checkpoints of the run folder
     # Of a search: trials whose models stay (-1: all), how many of the best are run again with fresh
