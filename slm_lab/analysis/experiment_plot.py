@@ -219,9 +219,12 @@ def _dimension(table: pd.DataFrame, axis: Axis) -> dict[str, Any]:
         marks = {"tickvals": list(range(len(ticks))), "ticktext": ticks}
         return {"label": axis.label, "values": numbers(x), **marks}
     if axis.is_log:
-        logs = numbers(np.log10(x.to_numpy(dtype=np.float64)))
-        marks = {"tickvals": logs, "ticktext": [f"{value:.3g}" for value in x]}
-        return {"label": f"{axis.label} (log)", "values": logs, **marks}
+        logs = np.log10(x.to_numpy(dtype=np.float64))
+        decades = np.arange(np.ceil(logs.min()), np.floor(logs.max()) + 1)
+        places = np.unique([logs.min(), *decades, logs.max()])
+        names = [f"{10.0 ** float(place):.3g}" for place in places]
+        marks = {"tickvals": numbers(places), "ticktext": names}
+        return {"label": f"{axis.label} (log)", "values": numbers(logs), **marks}
     return {"label": axis.label, "values": numbers(x)}
 
 

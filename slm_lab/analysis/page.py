@@ -112,22 +112,19 @@ def _template() -> str:
 # Traces
 
 
-def curves_view(
-    curves: Mapping[str, pd.Series], *, x_label: str, y_label: str, band: bool = True
-) -> View:
+def curves_view(curves: Mapping[str, pd.Series], *, x_label: str, y_label: str) -> View:
     """Curves by name; with several, also their mean and a band of one standard deviation."""
     if len(curves) == 1:
         traces = [line_trace(next(iter(curves.values())), next(iter(curves)), MEAN_COLOR)]
     else:
         colors = itertools.cycle(PALETTE[1:])
         traces = [
-            line_trace(line, name, color, width=1, opacity=0.7)
+            line_trace(line, name, color, width=1.2, opacity=0.85)
             for (name, line), color in zip(curves.items(), colors, strict=False)
         ]
         mean, std = mean_and_std(list(curves.values()))
-        if band:
-            traces = [*band_traces(mean, std, MEAN_COLOR, "± 1 std"), *traces]
-        traces.append(line_trace(mean, "mean", MEAN_COLOR, width=3))
+        band = band_traces(mean, std, MEAN_COLOR, "± 1 std")
+        traces = [*band, *traces, line_trace(mean, "mean", MEAN_COLOR, width=3)]
     return View(traces, axis_titles(x_label, y_label))
 
 
