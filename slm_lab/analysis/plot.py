@@ -21,6 +21,7 @@ SIZE = (8.0, 5.0)
 DPI = 100
 # Fixed margins, because finding good ones means drawing everything twice.
 MARGINS = {"left": 0.095, "right": 0.975, "bottom": 0.11, "top": 0.92}
+PNG_EFFORT = 3  # of 9: a fifth faster than matplotlib's 6, for a tenth more bytes
 MARKERS_PER_LINE = 8
 _MATPLOTLIB_DASH = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
@@ -149,7 +150,7 @@ def dress(axes: Axes) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     beside = path.with_name(f".{path.name}.tmp")
-    figure.savefig(beside, format="png")
+    figure.savefig(beside, format="png", pil_kwargs={"compress_level": PNG_EFFORT})
     beside.replace(path)
 
 
