@@ -1,4 +1,5 @@
 """`run(spec, mode)`: train, then analyse. `evaluate(folder)`: play what was trained, then analyse.
+`analyze(folder)`: analyse once more.
 
 The one place where the experiment and analysis rooms meet; otherwise they share only files.
 """
@@ -9,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, overload
@@ -31,13 +33,16 @@ from slm_lab.experiment.resume import (
     resume_command,
     unfinished_sessions,
 )
-from slm_lab.experiment.saved_run import RunFolderError, open_run
+from slm_lab.experiment.saved_run import open_run
 from slm_lab.experiment.seeding import draw_seed
 from slm_lab.experiment.trial import run_sessions
+from slm_lab.experiment.wandb_sink import check_wandb
 from slm_lab.hub.remote import Remote
 from slm_lab.hub.sync import run_synced, upload_remote
-from slm_lab.search import SearchFailed, SearchStopped, run_search
+from slm_lab.live_graphs import live_graphs
+from slm_lab.search import SearchFailed, SearchStopped, redo_tables, run_search
 from slm_lab.spec import Problem, Spec, SpecError
+from slm_lab.spec.run_folder import RunFolderError, check_links, spec_files
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
 
@@ -152,7 +157,10 @@ def _start_log(layout: RunLayout, options: RunOptions) -> None:
 def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
     record = layout.trial_provenance(0)
     try:
-        with sitting(record, options.mode, available_cores()) as this:
+        with (
+            sitting(record, options.mode, available_cores()) as this,
+            live_graphs(layout, trial=0),
+        ):
             end = run_sessions(spec, layout, trial=0, options=options)
             this.end = "stopped" if end.stopped_by else _failure_text(end.failed) or "finished"
     except (SpecError, ValueError):
@@ -227,6 +235,39 @@ def evaluate(
     return evaluation
 
 
+def analyze(folder: str | Path, *, log_extra: bool = False) -> list[TrialMetrics]:
+    """Redo metrics, tables and graphs of a run folder, ours or the original's, from its files.
+
+    One entry per trial that has results. A folder that a run works on is refused.
+    """
+    predir = Path(folder)
+    name, _ = spec_files(predir)
+    check_links(predir)
+    layout = RunLayout(predir, name)
+    (predir / "graph").mkdir(exist_ok=True)
+    trials = layout.trials() if (predir / "info").is_dir() else ()
+    if not trials:
+        expected = layout.session_csv(0, 0, "train").relative_to(predir)
+        raise RunFolderError(f"{predir}: no session table in it, expected files such as {expected}")
+    is_search = layout.journal_path().exists() or layout.trial_data_dict().exists()
+    is_ours = layout.run_lock().exists()
+    with locked(layout.run_lock(), f"run folder {predir}") if is_ours else nullcontext():
+        try:
+            metrics = [
+                analyze_trial(layout, trial, log_extra=log_extra, html=not is_search)
+                for trial in trials
+            ]
+            if is_search:
+                redo_tables(layout)
+        except (KeyError, ValueError) as error:
+            if isinstance(error, SpecError | RunFolderError):
+                raise
+            raise RunFolderError(f"{predir}: its files cannot be analysed ({error!r})") from None
+        except OSError as error:
+            raise RunFolderError(f"{error.filename or predir}: {error.strerror}") from None
+    return metrics
+
+
 def _checked(mode: str) -> Literal["dev", "train"]:
     name, at, where = mode.partition("@")
     if name == "train" and (not at or where):
@@ -256,6 +297,8 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
         problems.append(Problem("SPEC_NAME", found))
     if problems:
         raise SpecError(problems, "the command")
+    if options.wandb:
+        check_wandb()
 
 
 def _has_rows(layout: RunLayout) -> bool:

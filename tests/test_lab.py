@@ -54,6 +54,7 @@ info/tiny_t0_s{s}_session_metrics_train.json
 info/tiny_t0_s{s}_session_metrics_eval.json
 info/tiny_t0_s{s}_session_metrics_scalar_train.json
 info/tiny_t0_s{s}_session_metrics_scalar_eval.json
+graph/tiny_t0_s{s}_session_graph_train_mean_returns_vs_frames.html
 graph/tiny_t0_s{s}_session_graph_train_mean_returns_vs_frames.png
 graph/tiny_t0_s{s}_session_graph_train_mean_returns_ma_vs_frames.png
 graph/tiny_t0_s{s}_session_graph_train_loss_vs_frame.png
@@ -92,6 +93,11 @@ info/tiny_t0_trial_metrics.json
 info/tiny_t0_trial_metrics_scalar.json
 graph/tiny_t0_trial_graph_mean_returns_vs_frames.png
 graph/tiny_t0_trial_graph_mean_returns_ma_vs_frames.png
+graph/tiny_t0_trial_graph_mean_returns_vs_opt_steps.png
+graph/tiny_t0_trial_graph_mean_returns_ma_vs_opt_steps.png
+graph/tiny_t0_trial_graph_mean_returns_vs_wall_t.png
+graph/tiny_t0_trial_graph_mean_returns_ma_vs_wall_t.png
+plotly.min.js
 log/tiny_t0.log
 checkpoint/run.lock
 """

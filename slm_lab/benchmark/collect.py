@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from slm_lab.analysis.plot import curve
+from slm_lab.analysis.curves import curve
 from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial
 from slm_lab.benchmark.manifest import Manifest, Row

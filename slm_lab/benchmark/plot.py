@@ -14,19 +14,21 @@ from matplotlib.ticker import EngFormatter
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from slm_lab.analysis.plot import PALETTE, SMOOTH_LABEL
+from slm_lab.analysis.curves import SMOOTH_LABEL
+from slm_lab.analysis.style import MEAN_COLOR, SESSION_COLOR, line_styles
 
 COLORS = 64  # lines on white need no more, and the file shrinks to a third
+DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+MARKERS = 8  # on a line
 SOURCE_KEY = "slm-lab-curves"  # PNG text: the digest of the numbers that are drawn
-LINE_STYLES = ("-", "--", ":")
 
 
 def plot_sessions(curve: pd.DataFrame, path: Path, *, title: str) -> None:
     """The sessions of one row, thin, under their mean."""
     figure, axes = _figure(title)
     for name in curve:
-        axes.plot(curve.index, curve[name], color="#8A8A8A", linewidth=0.7, alpha=0.6)
-    axes.plot(curve.index, curve.mean(axis=1), color=PALETTE[0], linewidth=2)
+        axes.plot(curve.index, curve[name], color=SESSION_COLOR, linewidth=0.7, alpha=0.6)
+    axes.plot(curve.index, curve.mean(axis=1), color=MEAN_COLOR, linewidth=2)
     _save(figure, path, curves_digest({title: curve}))
 
 
@@ -40,12 +42,22 @@ def plot_algorithms(curves: Mapping[str, pd.DataFrame], path: Path, *, title: st
     if drawn_from(path) == digest:
         return
     figure, axes = _figure(title)
-    for i, (algorithm, curve) in enumerate(curves.items()):
-        style = LINE_STYLES[(i // len(PALETTE)) % len(LINE_STYLES)]
-        color = PALETTE[i % len(PALETTE)]
+    styles = line_styles(list(curves))
+    for (algorithm, curve), style in zip(curves.items(), styles, strict=True):
+        color = style.color
         mean, std = curve.mean(axis=1), curve.std(axis=1).fillna(0.0)
         axes.fill_between(curve.index, mean - std, mean + std, color=color, alpha=0.15, linewidth=0)
-        axes.plot(curve.index, mean, style, color=color, linewidth=1.8, label=algorithm)
+        axes.plot(
+            curve.index,
+            mean,
+            color=color,
+            linestyle=DASHES[style.dash],
+            marker=style.marker,
+            markevery=max(1, len(curve) // MARKERS),
+            markersize=4,
+            linewidth=1.8,
+            label=algorithm,
+        )
     axes.legend(loc="best", frameon=False, fontsize=8)
     _save(figure, path, digest)
 

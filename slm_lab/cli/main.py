@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli import benchmark, cloud, hub, page, replay, runs, specs
+from slm_lab.cli import benchmark, cloud, graphs, hub, page, replay, runs, specs
 from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ OUR_ERRORS = (
     "slm_lab.env.error",
     "slm_lab.experiment.export",
     "slm_lab.experiment.lock",
-    "slm_lab.experiment.saved_run",
     "slm_lab.hub.error",
     "slm_lab.lab",
+    "slm_lab.spec.run_folder",
 )
 
 app = typer.Typer(
@@ -58,6 +58,7 @@ app.command("list")(runs.list_runs)
 app.command("dashboard")(page.dashboard)
 app.command("report")(page.report)
 specs.register(app)
+graphs.register(app)
 
 
 class Compile(StrEnum):
@@ -115,6 +116,12 @@ def run(
         bool,
         typer.Option(
             "--log-extra", envvar="LOG_EXTRA", help="More metrics in the log, more graphs."
+        ),
+    ] = False,
+    wandb: Annotated[
+        bool,
+        typer.Option(
+            "--wandb", help="Also log to Weights & Biases; WANDB_MODE=offline without a network."
         ),
     ] = False,
     compile: Annotated[
@@ -185,6 +192,7 @@ def run(
         profile=profile,
         optimize_perf=optimize_perf,
         cuda_offset=cuda_offset,
+        wandb=wandb,
         keep=keep,
         validate=validate,
         ray_address=ray_address,
@@ -362,6 +370,12 @@ def main() -> None:
         if not _is_ours(error):
             raise
         _fail(f"SessionsFailed: {error}", FAILED)
+
+
+def retro_main() -> None:
+    """Entry point of `slm-retro DIR`, the older name of `slm-lab retro DIR`."""
+    sys.argv[1:1] = ["retro"]
+    main()
 
 
 def _known_words() -> set[str]:

@@ -101,6 +101,11 @@ class RunLayout:
     def session_graph(self, trial: int, session: int, mode: Mode, y: str, x: str) -> Path:
         return self._graph(f"{self.session_name(trial, session)}_session_graph_{mode}_{y}_vs_{x}")
 
+    def session_graph_html(self, trial: int, session: int, mode: Mode) -> Path:
+        """The page of a session: every curve, against every axis."""
+        path = self.session_graph(trial, session, mode, "mean_returns", "frames")
+        return path.with_suffix(".html")
+
     # Trial results
 
     def trial_metrics(self, trial: int) -> Path:
@@ -128,7 +133,7 @@ class RunLayout:
         return self.predir / self.trial_graph(trial, y).name
 
     def trial_graph_html(self, trial: int) -> Path:
-        """The interactive graph: one per trial, because each file carries a whole plotly.js."""
+        """The page of a trial: raw or smooth, against every axis."""
         return self.trial_graph_copy(trial, "mean_returns").with_suffix(".html")
 
     # Search results

@@ -17,6 +17,7 @@ class RunOptions:
     profile: bool = False
     optimize_perf: bool = True
     cuda_offset: int = 0
+    wandb: bool = False
     data_dir: str = "data"
     resume: bool = False  # go on from the checkpoints of the run folder
     timestamp: str = ""  # in the name of a new run folder; now, if empty
