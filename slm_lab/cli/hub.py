@@ -120,7 +120,7 @@ def graduate(
     ] = False,
 ) -> None:
     """Publish a finished run whose spec has the Settings of the benchmark it claims to be of."""
-    from slm_lab.hub.graduate import graduate as publish
+    from slm_lab.benchmark.graduate import graduate as publish
 
     with _progress("Graduating") as progress:
         outcome = publish(run, source, target, only_check=check, progress=progress)
