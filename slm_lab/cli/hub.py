@@ -80,7 +80,7 @@ def pull(
         if if_exists:
             typer.echo(f"{found}; nothing to fetch.")
             return
-        raise RemoteError(f"PATTERN: {found}. `slm-lab list` shows what is there.")
+        raise RemoteError(f"PATTERN: {found}. `slm-lab list --remote` shows what is there.")
 
     def fetch(name: str, progress: Progress) -> Transfer:
         return transfer.pull(remote, name, data_folder, force=force, progress=progress)
