@@ -10,6 +10,7 @@
 | runner.py | run what is missing, within a budget |
 | plot.py, table.py | results -> curves and docs/BENCHMARKS.md |
 | audit.py | what is wrong with a result or a run folder |
+| graduate.py | run folders of the development hub -> the public one |
 """
 
 from pathlib import Path

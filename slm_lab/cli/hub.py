@@ -80,7 +80,7 @@ def pull(
         if if_exists:
             typer.echo(f"{found}; nothing to fetch.")
             return
-        raise RemoteError(f"PATTERN: {found}. `slm-lab list` shows what is there.")
+        raise RemoteError(f"PATTERN: {found}. `slm-lab list --remote` shows what is there.")
 
     def fetch(name: str, progress: Progress) -> Transfer:
         return transfer.pull(remote, name, data_folder, force=force, progress=progress)
@@ -120,7 +120,7 @@ def graduate(
     ] = False,
 ) -> None:
     """Publish a finished run whose spec has the Settings of the benchmark it claims to be of."""
-    from slm_lab.hub.graduate import graduate as publish
+    from slm_lab.benchmark.graduate import graduate as publish
 
     with _progress("Graduating") as progress:
         outcome = publish(run, source, target, only_check=check, progress=progress)

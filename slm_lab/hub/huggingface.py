@@ -45,7 +45,7 @@ class HuggingFaceRemote:
                 entries = list(self._api.list_repo_tree(self._repo, DATA, repo_type="dataset"))
             except hub.errors.EntryNotFoundError:  # a dataset without any run folder
                 return []
-        paths = [entry.path for entry in entries if isinstance(entry, hub.RepoFolder)]
+        paths = [entry.path for entry in entries if isinstance(entry, hub.hf_api.RepoFolder)]
         return sorted(path.removeprefix(f"{DATA}/") for path in paths)
 
     def files(self, folder: str) -> dict[str, RemoteFile]:
@@ -68,7 +68,7 @@ class HuggingFaceRemote:
                 entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id, commit
             )
             for entry in entries
-            if isinstance(entry, hub.RepoFile)
+            if isinstance(entry, hub.hf_api.RepoFile)
         }
         check_files(folder, files)
         return files
@@ -231,7 +231,7 @@ def _batches(additions: list[Any]) -> list[list[Any]]:
 def _library() -> Any:
     try:
         hub: Any = import_module("huggingface_hub")
-        for part in ("errors", "utils"):
+        for part in ("errors", "hf_api", "utils"):
             import_module(f"huggingface_hub.{part}")
     except ImportError as error:
         if (error.name or "").split(".")[0] != "huggingface_hub":

@@ -118,7 +118,9 @@ def pull(
         _refuse_links(data_dir, folder)
         there = remote.files(folder)
         if not there:
-            raise RemoteError(f"{folder}: not in {remote.label}. `slm-lab list` shows what is.")
+            raise RemoteError(
+                f"{folder}: not in {remote.label}. `slm-lab list --remote` shows what is."
+            )
         unfinished.mkdir(parents=True, exist_ok=True)
         manifest = _fetch_manifest(remote, folder, there, arrived, unfinished)
         wanted = _wanted(folder, there, manifest)

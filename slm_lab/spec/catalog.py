@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slm_lab.spec.load import name_with_env, packaged_spec_dir, packaged_trees
+from slm_lab.spec.load import packaged_spec_dir, packaged_trees
 from slm_lab.spec.text import PLACEHOLDER
 
 
@@ -67,44 +67,3 @@ def listed_env(env_id: str, env: Mapping[str, Any]) -> str:
     if env_id == "LunarLander-v3" and env.get("continuous"):
         return "LunarLanderContinuous-v3"
     return env_id
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What every run of a benchmark has in common, whatever its hyper-parameters."""
-
-    num_envs: int
-    max_frame: int
-    max_session: int
-    log_frequency: int
-
-
-def benchmark_settings(name: str, env_id: str) -> Settings | None:
-    """The Settings of a shipped spec by the name its runs have; None if none ships.
-
-    The budget of a template depends on the env: it is that of the spec which ships for this
-    algorithm and env alone, if there is one.
-    """
-    entries = list(packaged_trees())
-    for _, shipped, tree in entries:
-        env, meta = tree["env"], tree["meta"]
-        is_template = PLACEHOLDER.search(env["name"]) is not None
-        if name != (name_with_env(shipped, env_id) if is_template else shipped):
-            continue
-        budget = env["max_frame"]
-        if is_template:
-            algorithm = tree["agent"]["algorithm"]["name"]
-            budgets = [
-                other["env"]["max_frame"]
-                for _, _, other in entries
-                if other["env"]["name"] == env_id
-                and other["agent"]["algorithm"]["name"] == algorithm
-            ]
-            budget = next(iter(budgets), budget)
-        return Settings(
-            num_envs=int(env.get("num_envs", 1)),
-            max_frame=int(budget),
-            max_session=int(meta["max_session"]),
-            log_frequency=int(meta["log_frequency"]),
-        )
-    return None

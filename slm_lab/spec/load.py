@@ -368,16 +368,11 @@ def _blame(problem: Problem, written: list[_Assignment]) -> Problem:
 
 
 def _run_name(name: str, filled: list[_Assignment]) -> str:
-    """SPEC_NAME, with the env's short name once `${env}` was filled."""
+    """SPEC_NAME, with the env's short name once `${env}` was filled: `ALE/Pong-v5` -> `pong`."""
     for item in filled:
         if item.key == "env":
-            return name_with_env(name, item.value)
+            return f"{name}_{item.value.rpartition('/')[2].partition('-')[0].lower()}"
     return name
-
-
-def name_with_env(name: str, env_id: str) -> str:
-    """What a run of a template is called: `ALE/Pong-v5` adds `_pong`."""
-    return f"{name}_{env_id.rpartition('/')[2].partition('-')[0].lower()}"
 
 
 def _source(path: Path, name: str) -> str:

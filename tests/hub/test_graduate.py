@@ -1,4 +1,4 @@
-"""Who may graduate: finished runs of a shipped spec with its Settings, and none of a search."""
+"""Who may graduate: finished runs with the Settings of their table, and none of a search."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
+from slm_lab.benchmark.graduate import graduate
 from slm_lab.hub.directory import DirectoryRemote
 from slm_lab.hub.error import RemoteError
-from slm_lab.hub.graduate import graduate
 from slm_lab.hub.remote import Remote
 from slm_lab.hub.transfer import push
 from slm_lab.spec import load_spec
-from slm_lab.spec.catalog import Settings, benchmark_settings
 
 FOLDER = "ppo_cartpole_2026_01_30_221924"
 
@@ -74,10 +73,10 @@ def test_other_settings_are_refused_with_all_of_them_named(tmp_path: Path, publi
         graduate(str(folder), None, f"file:{public}")
     assert str(caught.value).splitlines() == [
         f"{FOLDER} cannot graduate:",
-        "  env.num_envs: found 8, the Settings of ppo_cartpole are 4.",
-        "  env.max_frame: found 100,000, the Settings of ppo_cartpole are 200,000.",
-        "  meta.max_session: found 2, the Settings of ppo_cartpole are 4.",
-        "  meta.log_frequency: found 100, the Settings of ppo_cartpole are 500.",
+        "  env.num_envs: found 8, the Settings of cartpole-v1_ppo are 4.",
+        "  env.max_frame: found 100,000, the Settings of cartpole-v1_ppo are 200,000.",
+        "  meta.max_session: found 2, the Settings of cartpole-v1_ppo are 4.",
+        "  meta.log_frequency: found 100, the Settings of cartpole-v1_ppo are 500.",
     ]
     assert not (public / "data").exists()
 
@@ -113,37 +112,12 @@ def test_a_run_that_is_not_finished_is_refused(tmp_path: Path, public: Path) -> 
         graduate(str(folder), None, f"file:{public}")
 
 
-def test_a_spec_that_does_not_ship_claims_nothing(finished: Path, public: Path) -> None:
-    for path in [*finished.glob("*.json"), *finished.glob("info/*")]:
-        path.rename(path.with_name(path.name.replace("ppo_cartpole", "my_own")))
-    with pytest.raises(RemoteError, match="no shipped spec is called my_own"):
-        graduate(str(finished), None, f"file:{public}")
+def test_what_no_table_lists_claims_nothing(tmp_path: Path, public: Path) -> None:
+    folder = write_run(tmp_path / "data" / FOLDER, ("env.name=MountainCar-v0",))
+    with pytest.raises(RemoteError, match="no benchmark table lists PPO on MountainCar-v0"):
+        graduate(str(folder), None, f"file:{public}")
 
 
 def test_a_name_must_mean_one_folder(share: Path, public: Path) -> None:
     with pytest.raises(RemoteError, match=r"should mean one folder.*found none"):
         graduate("nothing", f"file:{share}", f"file:{public}")
-
-
-@pytest.mark.parametrize(
-    ("name", "env", "settings"),
-    [
-        ("ppo_cartpole", "CartPole-v1", Settings(4, 200_000, 4, 500)),
-        ("dqn_concat_lunar", "LunarLander-v3", Settings(8, 300_000, 4, 1000)),
-        # A template has the budget of the spec that ships for its algorithm and env alone.
-        ("ppo_mujoco_halfcheetah", "HalfCheetah-v5", Settings(16, 10_000_000, 4, 10_000)),
-        ("sac_mujoco_halfcheetah", "HalfCheetah-v5", Settings(16, 4_000_000, 4, 10_000)),
-        ("ppo_atari_lam85_qbert", "ALE/Qbert-v5", Settings(16, 10_000_000, 4, 10_000)),
-        (
-            "ppo_playground_cheetahrun",
-            "playground/CheetahRun",
-            Settings(2048, 100_000_000, 4, 100_000),
-        ),
-        ("ppo_mujoco", "HalfCheetah-v5", None),
-        ("mine", "CartPole-v1", None),
-    ],
-)
-def test_settings_are_those_of_the_benchmark_tables(
-    name: str, env: str, settings: Settings | None
-) -> None:
-    assert benchmark_settings(name, env) == settings

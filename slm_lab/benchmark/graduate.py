@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+from slm_lab.benchmark.manifest import Row, algorithm_of, load_manifest
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.saved_run import SavedRun, open_run
 from slm_lab.hub.error import RemoteError
 from slm_lab.hub.remote import open_remote
 from slm_lab.hub.transfer import Progress, matching, pull, push
-from slm_lab.spec.catalog import Settings, benchmark_settings, target_score
+from slm_lab.spec import Spec
+from slm_lab.spec.catalog import listed_env
 
 SEARCH_TRACES = ("ray_tune", "*_experiment_df.csv", "info/*_trial_data_dict.json", "validation")
 
@@ -36,7 +38,7 @@ def graduate(
     """Publish a run: a folder here, or one of the remote `source`, by its name.
 
     Refused with every reason at once if it came from a search, if its spec has other Settings than
-    the shipped spec of its name, or if not all of its sessions are finished.
+    the benchmark's table of its env and algorithm, or if not all of its sessions are finished.
     """
     if source is None and Path(run).is_dir():
         return _publish(Path(run), target, only_check, progress)
@@ -52,10 +54,11 @@ def graduate(
 
 def _publish(folder: Path, target: str, only_check: bool, progress: Progress | None) -> Graduation:
     saved = open_run(folder, trial=0)
-    if problems := _problems(folder, saved):
+    row = _row(saved.spec)
+    if problems := _problems(folder, saved, row):
         listed = "".join(f"\n  {problem}" for problem in problems)
         raise RemoteError(f"{folder.name} cannot graduate:{listed}")
-    notes = _notes(saved)
+    notes = _notes(saved, row)
     if only_check:
         return Graduation(f"{folder.name} can graduate", notes)
     remote = open_remote(target)
@@ -63,7 +66,13 @@ def _publish(folder: Path, target: str, only_check: bool, progress: Progress | N
     return Graduation(f"Graduated {folder.name} to {remote.label}: {transfer}", notes)
 
 
-def _problems(folder: Path, saved: SavedRun) -> list[str]:
+def _row(spec: Spec) -> Row | None:
+    env, algorithm = listed_env(spec.env.name, spec.env.kwargs), algorithm_of(spec)
+    rows = load_manifest().rows
+    return next((row for row in rows if (row.env, row.algorithm) == (env, algorithm)), None)
+
+
+def _problems(folder: Path, saved: SavedRun, row: Row | None) -> list[str]:
     traces = [path for pattern in SEARCH_TRACES for path in folder.glob(pattern)]
     if traces or saved.layout.trials() not in ((0,), ()):
         trace = traces[0].relative_to(folder).as_posix() if traces else "several trials"
@@ -71,34 +80,30 @@ def _problems(folder: Path, saved: SavedRun) -> list[str]:
             f"it came from a search ({trace}), whose score is the best of many draws. Train its "
             "best spec with `train` and graduate that run."
         ]
-    spec, name = saved.spec, saved.layout.name
-    claimed = benchmark_settings(name, spec.env.name)
-    if claimed is None:
+    spec = saved.spec
+    if row is None:
         return [
-            f"name: no shipped spec is called {name}, so there are no Settings that it could "
-            "match. `slm-lab specs` lists them."
+            f"no benchmark table lists {algorithm_of(spec)} on {spec.env.name}, so there are no "
+            "Settings that it could match. `slm-lab benchmark status` shows what they list."
         ]
-    actual = Settings(
-        spec.env.num_envs, spec.env.max_frame, spec.meta.max_session, spec.meta.log_frequency
-    )
-    keys = {
-        "num_envs": "env.",
-        "max_frame": "env.",
-        "max_session": "meta.",
-        "log_frequency": "meta.",
+    found = {
+        "env.num_envs": (spec.env.num_envs, row.settings.num_envs),
+        "env.max_frame": (spec.env.max_frame, row.settings.max_frame),
+        "meta.max_session": (spec.meta.max_session, row.settings.max_session),
+        "meta.log_frequency": (spec.meta.log_frequency, row.settings.log_frequency),
     }
     problems = [
-        f"{keys[key]}{key}: found {asdict(actual)[key]:,}, the Settings of {name} are {value:,}."
-        for key, value in asdict(claimed).items()
-        if asdict(actual)[key] != value
+        f"{key}: found {actual:,}, the Settings of {row.id} are {claimed:,}."
+        for key, (actual, claimed) in found.items()
+        if actual != claimed
     ]
-    return problems or _unfinished(saved.layout, actual)
+    return problems or _unfinished(saved.layout, row)
 
 
-def _unfinished(layout: RunLayout, settings: Settings) -> list[str]:
+def _unfinished(layout: RunLayout, row: Row) -> list[str]:
     from slm_lab.analysis.tables import read_session  # pandas
 
-    problems = []
+    settings, problems = row.settings, []
     for session in range(settings.max_session):
         try:
             table = read_session(layout.session_csv(0, session, "train"))
@@ -116,11 +121,10 @@ def _unfinished(layout: RunLayout, settings: Settings) -> list[str]:
     return problems
 
 
-def _notes(saved: SavedRun) -> tuple[str, ...]:
-    env = saved.spec.env
-    target = target_score(env.name, saved.spec.to_dict()["env"])
-    score = saved.score
-    if target is None or math.isnan(score):
+def _notes(saved: SavedRun, row: Row | None) -> tuple[str, ...]:
+    target = row.target if row else None
+    if target is None or math.isnan(saved.score):
         return ()
-    verdict = "reaches" if score >= target else "does not reach"
-    return (f"total_reward_ma {score:.2f} {verdict} the target {target:g} of {env.name}",)
+    verdict = "reaches" if saved.score >= target else "does not reach"
+    env = saved.spec.env.name
+    return (f"total_reward_ma {saved.score:.2f} {verdict} the target {target:g} of {env}",)
