@@ -103,10 +103,11 @@ def _packages(text: str) -> Iterator[str]:
         yield requirement.name
         return
     for line in metadata.requires(requirement.name) or ():
-        further = Requirement(line)
-        if further.marker and not further.marker.evaluate({"extra": ""}):
-            if any(further.marker.evaluate({"extra": extra}) for extra in requirement.extras):
-                yield further.name
+        further, marker = Requirement(line), Requirement(line).marker
+        if marker is None or marker.evaluate({"extra": ""}):
+            continue  # Gymnasium itself wants it
+        if any(marker.evaluate({"extra": extra}) for extra in requirement.extras):
+            yield further.name
 
 
 def check_data(data_dir: Path) -> list[Finding]:
