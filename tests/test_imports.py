@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).parent.parent / "slm_lab"
 LINES = [
     {"slm_lab"},
     {"cli"},
-    {"benchmark"},
-    {"lab", "cloud", "dashboard", "doctor"},
+    {"benchmark", "doctor"},
+    {"lab", "cloud", "dashboard"},
     {"search", "live_graphs"},
     {"hub"},
     {"experiment", "analysis"},

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli import benchmark, cloud, graphs, hub, page, replay, runs, specs
+from slm_lab.cli import benchmark, cloud, doctor, graphs, hub, page, replay, runs, specs
 from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ app.command("eval")(replay.evaluate)
 app.command("export")(replay.export)
 hub.register(app)
 app.command("run-remote")(cloud.run_remote)
+app.command("doctor")(doctor.doctor)
 app.command("list")(runs.list_runs)
 app.command("dashboard")(page.dashboard)
 app.command("report")(page.report)
