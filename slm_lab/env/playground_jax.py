@@ -20,7 +20,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -57,15 +57,19 @@ class Outcome(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Compiled once for a task and its settings, whatever the number of envs made from it."""
+    """Compiled once for an env of Playground, whatever is made of it.
+
+    reset(key) -> Running
+    step(running, action, limit, action_repeat) -> (Running, Outcome)
+    restart(running, fresh, which, full_reset) -> Running
+    """
 
     reset: Callable[[jax.Array], Running]
-    step: Callable[..., tuple[Running, Outcome]]  # (running, action)
-    restart: Callable[..., Running]  # (running, fresh, which of them)
+    step: Callable[..., tuple[Running, Outcome]]
+    restart: Callable[..., Running]
     action_size: int
     obs_size: int
     privileged: int
-    full_reset: bool
 
 
 def make_playground_jax(
@@ -97,17 +101,16 @@ def make_playground_jax(
     if repeat < 1:
         raise EnvError(f"env.action_repeat: found {repeat}. Expected 1 or more.")
     with jax.default_device(chosen):
-        program = _program(
-            task.name,
-            impl=impl,
-            config=_flat(options),
-            action_repeat=repeat,
-            limit=-(-task.episode_length // repeat) if max_t is None else max_t,
-            full_reset=full_reset,
-            privileged=privileged,
-        )
+        program = _program(task.name, impl=impl, config=_flat(options), privileged=privileged)
     return PlaygroundVectorEnv(
-        program, num_envs=num_envs, seed=seed, device=chosen, restorable=impl == "jax"
+        program,
+        num_envs=num_envs,
+        seed=seed,
+        limit=-(-task.episode_length // repeat) if max_t is None else max_t,
+        action_repeat=repeat,
+        full_reset=full_reset,
+        device=chosen,
+        restorable=impl == "jax",
     )
 
 
@@ -121,9 +124,20 @@ class PlaygroundVectorEnv:
     backend = "playground"
 
     def __init__(
-        self, program: Program, *, num_envs: int, seed: int, device: jax.Device, restorable: bool
+        self,
+        program: Program,
+        *,
+        num_envs: int,
+        seed: int,
+        limit: int,
+        action_repeat: int,
+        full_reset: bool,
+        device: jax.Device,
+        restorable: bool,
     ) -> None:
+        """`limit` counts decisions, each of `action_repeat` control steps."""
         self._program = program
+        self._limit, self._repeat, self._full_reset = limit, action_repeat, full_reset
         self._device = device
         self.num_envs = num_envs
         self.restorable = restorable
@@ -160,7 +174,7 @@ class PlaygroundVectorEnv:
             else:
                 key = self._running.key
             self._running = self._program.reset(key)
-        if not self._program.full_reset and self._first is None:
+        if not self._full_reset and self._first is None:
             self._first = self._running
         self._obs, self._spare_obs = self._spare_obs, self._obs
         self._obs[:] = self._running.obs
@@ -171,7 +185,9 @@ class PlaygroundVectorEnv:
         assert self._running is not None, "step before reset"
         with _exact(self._device):
             decoded = self._action_codec.decode(action)
-            self._running, outcome = self._program.step(self._running, decoded)
+            self._running, outcome = self._program.step(
+                self._running, decoded, self._limit, self._repeat
+            )
         self._reward[:] = outcome.reward
         terminated, truncated = np.array(outcome.terminated), np.array(outcome.truncated)
         ended = terminated | truncated
@@ -183,7 +199,7 @@ class PlaygroundVectorEnv:
             next_obs[:] = self._running.obs
             with _exact(self._device):
                 fresh = self._first or self._program.reset(self._running.key)
-                self._running = self._program.restart(self._running, fresh, ended)
+                self._running = self._program.restart(self._running, fresh, ended, self._full_reset)
         self._obs[:] = self._running.obs
         return Transition(self._obs, next_obs, self._reward, terminated, truncated)
 
@@ -232,16 +248,7 @@ class PlaygroundVectorEnv:
 
 
 @lru_cache(maxsize=4)
-def _program(
-    name: str,
-    *,
-    impl: str | None,
-    config: Config,
-    action_repeat: int,
-    limit: int,
-    full_reset: bool,
-    privileged: bool,
-) -> Program:
+def _program(name: str, *, impl: str | None, config: Config, privileged: bool) -> Program:
     """Cached, because compiling takes tens of seconds and an evaluation env is the same again."""
     import jax
     import jax.numpy as jp
@@ -256,7 +263,7 @@ def _program(
             keys = ["state", "privileged_state"]
         return jp.concatenate([obs[key] for key in keys], -1)
 
-    def decide(state: Any, action: jax.Array) -> tuple[Any, jax.Array]:
+    def decide(state: Any, action: jax.Array, repeat: int) -> tuple[Any, jax.Array]:
         """One decision of one env: (its state after, the sum of rewards)."""
 
         def again(_: int, so_far: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
@@ -266,12 +273,10 @@ def _program(
             kept = jax.tree.map(lambda old, new: jp.where(over, old, new), state, after)
             return kept, total + jp.where(over, 0.0, after.reward)
 
-        if action_repeat == 1:
+        if repeat == 1:
             after = env.step(state, action)
             return after, after.reward
-        done: tuple[Any, jax.Array] = jax.lax.fori_loop(
-            0, action_repeat, again, (state, jp.zeros(()))
-        )
+        done: tuple[Any, jax.Array] = jax.lax.fori_loop(0, repeat, again, (state, jp.zeros(())))
         return done
 
     @jax.jit
@@ -280,10 +285,12 @@ def _program(
         state = jax.vmap(env.reset)(pairs[:, 0])
         return Running(state, row(state.obs), pairs[:, 1], jp.zeros(len(key), jp.int32))
 
-    @jax.jit
-    def step(running: Running, action: jax.Array) -> tuple[Running, Outcome]:
+    @partial(jax.jit, static_argnums=3)
+    def step(
+        running: Running, action: jax.Array, limit: int, action_repeat: int
+    ) -> tuple[Running, Outcome]:
         state = running.state.replace(done=jp.zeros_like(running.state.done))
-        state, reward = jax.vmap(decide)(state, action)
+        state, reward = jax.vmap(partial(decide, repeat=action_repeat))(state, action)
         decisions = running.decisions + 1
         terminated = state.done > 0
         truncated = (decisions >= limit) & ~terminated
@@ -292,8 +299,8 @@ def _program(
         after = Running(state, row(state.obs), running.key, decisions)
         return after, Outcome(reward, terminated, truncated)
 
-    @jax.jit
-    def restart(running: Running, fresh: Running, which: jax.Array) -> Running:
+    @partial(jax.jit, static_argnums=3)
+    def restart(running: Running, fresh: Running, which: jax.Array, full_reset: bool) -> Running:
         if full_reset:
             key = fresh.key
         else:
@@ -312,7 +319,6 @@ def _program(
         action_size=int(env.action_size),
         obs_size=int(jax.eval_shape(row, shapes).shape[-1]),
         privileged=int(shapes["privileged_state"].shape[-1]) if has_more else 0,
-        full_reset=full_reset,
     )
 
 
