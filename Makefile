@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 PEERS := .venv-peers
 
-.PHONY: help demo test check format bench-ppo bench-off-policy bench-pong bench-checkpoint clean
+.PHONY: help demo test check format bench-ppo bench-off-policy bench-pong bench-checkpoint bench-playground clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -40,6 +40,9 @@ bench-pong: $(VENV)/.installed-dev $(PEERS)/.installed ## PPO on Atari Pong: bes
 
 bench-checkpoint: $(VENV)/.installed-dev ## share of the training time that checkpoints take
 	$(BIN)/python benchmarks/checkpoint_cost.py
+
+bench-playground: $(VENV)/.installed-dev ## MuJoCo Playground: frames per second against the number of envs
+	$(BIN)/python benchmarks/playground_speed.py CartpoleBalance CheetahRun --train ppo_playground
 
 clean: ## remove environments and caches; results in data/ stay
 	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

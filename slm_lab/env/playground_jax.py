@@ -89,8 +89,6 @@ def make_playground_jax(
         )
     # JAX would otherwise take most of a card's memory, which torch needs too.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    import jax
-
     chosen = _device(device)
     options = dict(kwargs)
     full_reset = bool(options.pop("full_reset", True))
@@ -100,8 +98,9 @@ def make_playground_jax(
     repeat = int(options.pop("action_repeat", task.action_repeat))
     if repeat < 1:
         raise EnvError(f"env.action_repeat: found {repeat}. Expected 1 or more.")
-    with jax.default_device(chosen):
-        program = _program(task.name, impl=impl, config=_flat(options), privileged=privileged)
+    program = _program(
+        task.name, impl=impl, config=_flat(options), privileged=privileged, device=chosen
+    )
     return PlaygroundVectorEnv(
         program,
         num_envs=num_envs,
@@ -248,12 +247,15 @@ class PlaygroundVectorEnv:
 
 
 @lru_cache(maxsize=4)
-def _program(name: str, *, impl: str | None, config: Config, privileged: bool) -> Program:
+def _program(
+    name: str, *, impl: str | None, config: Config, privileged: bool, device: jax.Device
+) -> Program:
     """Cached, because compiling takes tens of seconds and an evaluation env is the same again."""
     import jax
     import jax.numpy as jp
 
-    env = _load(name, {**dict(config), **({} if impl is None else {"impl": impl})})
+    with jax.default_device(device):
+        env = _load(name, {**dict(config), **({} if impl is None else {"impl": impl})})
 
     def row(obs: Any) -> Any:
         if not isinstance(obs, Mapping):
@@ -310,7 +312,8 @@ def _program(name: str, *, impl: str | None, config: Config, privileged: bool) -
         merged: Running = jax.tree.map(lambda new, old: _where(which, new, old), fresh, running)
         return merged._replace(key=key)
 
-    shapes = jax.eval_shape(env.reset, jax.random.PRNGKey(0)).obs
+    with jax.default_device(device):
+        shapes = jax.eval_shape(env.reset, jax.random.PRNGKey(0)).obs
     has_more = privileged and isinstance(shapes, Mapping) and "privileged_state" in shapes
     return Program(
         reset,

@@ -50,12 +50,12 @@ def make_playground_pool(
     repeat = int(options.pop("action_repeat", task.action_repeat))
     if repeat < 1:
         raise EnvError(f"env.action_repeat: found {repeat}. Expected 1 or more.")
-    if "action_repeat" in _pool_config(task):
+    config = _pool_config(task)
+    if "action_repeat" in config:
         options["action_repeat"] = 1  # envpool has the key for one task, where it does nothing
     with tempfile.TemporaryDirectory(prefix="slm_lab_models_") as folder:
         models = _MODELS[task.needs_menagerie]
-        base_path = _pool_config(task)["base_path"]
-        copy_without_textures(Path(base_path, models), Path(folder, models))
+        copy_without_textures(Path(config["base_path"], models), Path(folder, models))
         # Models are read while the pool is made, and never again.
         pool = make_pool(
             task.pool_id,

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from slm_lab.agent.algorithm.distribution import TanhNormal
 from slm_lab.agent.algorithm.ppo import PPO
 from slm_lab.agent.algorithm.schedule import LearningRates
 from slm_lab.agent.make import make_agent
-from slm_lab.spec import load_spec, ppo_minibatch_size
-from slm_lab.types import Spaces, Transition
+from slm_lab.spec import PPOSpec, load_spec, ppo_minibatch_size
+from slm_lab.types import Rollout, Spaces, Transition
 
 FILE = "slm_lab/spec/benchmark_arc/ppo/ppo_playground.yaml"
 SETS = ["env=playground/CheetahRun", "max_frame=1e8"]
@@ -29,6 +30,7 @@ SPACES = Spaces((17,), "float32", "multi_continuous", (6,))
 )
 def test_a_horizon_far_below_the_number_of_envs_stays_as_it_is(name, rows, minibatch):
     spec = load_spec(FILE, name, SETS)
+    assert isinstance(spec.agent.algorithm, PPOSpec)
     assert spec.agent.algorithm.time_horizon * spec.env.num_envs == rows
     assert ppo_minibatch_size(spec) == minibatch
 
@@ -58,8 +60,9 @@ def test_the_spread_depends_on_the_state():
     agent = make_agent(load_spec(FILE, "ppo_playground", SETS + SMALL), SPACES, seed=0)
     ppo = agent.algorithm
     assert isinstance(ppo, PPO)
-    one, other = ppo.nets.policy(ppo.learner.state, torch.randn(2, 17)).log_std
-    assert not torch.allclose(one, other)
+    policy = ppo.nets.policy(ppo.learner.state, torch.randn(2, 17))
+    assert isinstance(policy, TanhNormal)
+    assert not torch.allclose(policy.log_std[0], policy.log_std[1])
 
 
 def test_scaled_rewards_are_learned_from_and_raw_ones_counted():
@@ -70,5 +73,7 @@ def test_scaled_rewards_are_learned_from_and_raw_ones_counted():
     transition = Transition(obs, obs, reward, ended, ended)
     for _ in range(8):
         agent.observe(obs, agent.act(obs), transition)
-    assert torch.equal(agent.experience.batch(0).reward, torch.full((8, 4), 5.0))
+    rollout = agent.experience.batch(0)
+    assert isinstance(rollout, Rollout)
+    assert torch.equal(rollout.reward, torch.full((8, 4), 5.0))
     assert (transition.reward == 0.5).all()
