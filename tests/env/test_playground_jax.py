@@ -5,7 +5,7 @@ Two envs each, and episodes of 3 decisions, so that every ending is near.
 
 from __future__ import annotations
 
-import re
+import gc
 from collections.abc import Callable
 
 import numpy as np
@@ -146,11 +146,9 @@ def test_models_that_cannot_be_downloaded_say_so(make, tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
     monkeypatch.setenv("GIT_CONFIG_KEY_0", f"url.{tmp_path}/nowhere/.insteadOf")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "https://github.com/")
-    with pytest.raises(EnvError) as caught:
+    with pytest.raises(EnvError, match=r"downloads from GitHub .* env.backend to `envpool`"):
         make("Go1Getup")
-    message = str(caught.value)
-    assert "downloads from GitHub" in message
-    assert re.search(r"env.backend to `envpool`", message)
+    gc.collect()  # Playground leaves git's pipes open: let them be found here, not by another test
 
 
 def test_our_table_agrees_with_playgrounds_registry():
