@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 PEERS := .venv-peers
 
-.PHONY: help demo test check format bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard clean
+.PHONY: help demo test check format bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard bench-playground clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -64,6 +64,9 @@ bench-checkpoint: $(VENV)/.installed-dev ## share of the training time that chec
 
 bench-dashboard: $(VENV)/.installed-dev ## how long the page takes with 300 runs
 	$(BIN)/python -m benchmarks.dashboard_load
+
+bench-playground: $(VENV)/.installed-dev ## MuJoCo Playground: frames per second against the number of envs
+	$(BIN)/python benchmarks/playground_speed.py CartpoleBalance CheetahRun --train ppo_playground
 
 clean: ## remove environments and caches; results in data/ stay
 	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
