@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 PEERS := .venv-peers
 
-.PHONY: help demo test check format bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard clean
+.PHONY: help demo test check format bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard bench-playground clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -39,20 +39,34 @@ format: $(VENV)/.installed-dev ## rewrite the files as `make check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench-ppo: $(VENV)/.installed $(PEERS)/.installed ## PPO CartPole: our frames per second beside SB3 and SBX
-	$(BIN)/python benchmarks/side_by_side.py ppo_cartpole --peer-python $(PEERS)/bin/python
+SIDE_BY_SIDE := $(BIN)/python -m benchmarks.side_by_side --peer-python $(PEERS)/bin/python
 
-bench-off-policy: $(VENV)/.installed $(PEERS)/.installed ## DQN, SAC and CrossQ: the same comparison
-	$(BIN)/python benchmarks/side_by_side.py dqn_cartpole sac_pendulum crossq_pendulum --peer-python $(PEERS)/bin/python
+bench: $(VENV)/.installed-dev $(PEERS)/.installed ## every workload beside its peers and the machine's limit: an hour or two
+	$(SIDE_BY_SIDE)
+	$(BIN)/python benchmarks/start_up.py
+	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python -m benchmarks.performance_page
 
-bench-pong: $(VENV)/.installed-dev $(PEERS)/.installed ## PPO on Atari Pong: beside SB3 and the physical limit
-	$(BIN)/python benchmarks/side_by_side.py ppo_pong --peer-python $(PEERS)/bin/python
+bench-quick: $(VENV)/.installed-dev $(PEERS)/.installed ## four of them, briefly: a few minutes
+	$(SIDE_BY_SIDE) --quick --output benchmarks/results/quick
+
+bench-ppo: $(VENV)/.installed-dev $(PEERS)/.installed ## PPO CartPole: our frames per second beside SB3 and SBX
+	$(SIDE_BY_SIDE) ppo_cartpole
+
+bench-off-policy: $(VENV)/.installed-dev $(PEERS)/.installed ## DQN, SAC and CrossQ: the same comparison
+	$(SIDE_BY_SIDE) dqn_cartpole sac_pendulum crossq_pendulum
+
+bench-pong: $(VENV)/.installed-dev $(PEERS)/.installed ## PPO on Atari Pong: beside SB3 and the machine's limit
+	$(SIDE_BY_SIDE) ppo_pong ppo_pong_one_core
 
 bench-checkpoint: $(VENV)/.installed-dev ## share of the training time that checkpoints take
 	$(BIN)/python benchmarks/checkpoint_cost.py
 
 bench-dashboard: $(VENV)/.installed-dev ## how long the page takes with 300 runs
 	$(BIN)/python -m benchmarks.dashboard_load
+
+bench-playground: $(VENV)/.installed-dev ## MuJoCo Playground: frames per second against the number of envs
+	$(BIN)/python benchmarks/playground_speed.py CartpoleBalance CheetahRun --train ppo_playground
 
 clean: ## remove environments and caches; results in data/ stay
 	rm -rf $(VENV) $(PEERS) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

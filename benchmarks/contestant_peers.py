@@ -7,13 +7,14 @@ line of JSON. Only `learn` is timed, so imports and env construction are free of
 import importlib.metadata
 import json
 import math
+import resource
 import sys
 import time
 from typing import Any
 
 import torch
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 PACKAGES = {"sb3": ("stable-baselines3", "sb3-contrib", "torch"), "sbx": ("sbx-rl", "jax")}
 CURVE_POINTS = 200
@@ -21,30 +22,30 @@ CURVE_POINTS = 200
 
 def main() -> None:
     library, settings, seed = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
-    torch.set_num_threads(1)
+    torch.set_num_threads(settings["cores"])
     env = make_env(settings, seed)
-    make = make_ppo if settings["algorithm"] == "PPO" else make_off_policy
+    make = {"PPO": make_ppo, "ActorCritic": make_a2c}.get(settings["algorithm"], make_off_policy)
     model = make(library, env, settings, seed)
 
     # Samples after updates, now and then. Wrapping `train` costs nothing per env step, where an
     # SB3 callback would be called.
-    curve: list[tuple[int, float]] = []
+    curve: list[tuple[int, float, float]] = []
     train = model.train
     spacing = settings["frames"] / CURVE_POINTS
 
     def timed_train(*args: Any, **kwargs: Any) -> None:
         train(*args, **kwargs)
         if not curve or model.num_timesteps - curve[-1][0] >= spacing:
-            curve.append((model.num_timesteps, time.perf_counter() - start))
+            curve.append((model.num_timesteps, time.time() - start, score(model)))
 
     model.train = timed_train
-    start = time.perf_counter()
+    start = time.time()
     model.learn(settings["frames"])
-    curve.append((model.num_timesteps, time.perf_counter() - start))
-    episodes = model.ep_info_buffer  # the last 100
+    curve.append((model.num_timesteps, time.time() - start, score(model)))
     result = {
         "curve": curve,
-        "score": sum(e["r"] for e in episodes) / len(episodes) if episodes else math.nan,
+        "began": start,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "versions": {
             name: importlib.metadata.version(name) for name in (*PACKAGES[library], "gymnasium")
         },
@@ -52,11 +53,21 @@ def main() -> None:
     print(json.dumps(result))
 
 
+def score(model: Any) -> float:
+    """Mean return of the last 100 episodes."""
+    episodes = model.ep_info_buffer
+    return sum(e["r"] for e in episodes) / len(episodes) if episodes else math.nan
+
+
 def make_env(settings: dict[str, Any], seed: int) -> VecEnv:
     """As the library's own examples make it; Atari games preprocessed as ours are."""
     name, num_envs = settings["env"], settings["num_envs"]
     if not name.startswith("ALE/"):
-        return make_vec_env(name, num_envs, seed=seed, vec_env_cls=DummyVecEnv)
+        envs: VecEnv = make_vec_env(name, num_envs, seed=seed, vec_env_cls=DummyVecEnv)
+        seen, rewarded = settings["normalize_obs"], settings["normalize_reward"]
+        if seen or rewarded:
+            envs = VecNormalize(envs, norm_obs=seen, norm_reward=rewarded, gamma=settings["gamma"])
+        return envs
     import ale_py
     import gymnasium
     from stable_baselines3.common.atari_wrappers import AtariWrapper
@@ -98,6 +109,28 @@ def make_ppo(library: str, env: VecEnv, settings: dict[str, Any], seed: int) -> 
         vf_coef=settings["value_coef"],
         max_grad_norm=settings["max_grad_norm"],
         policy_kwargs=None if is_conv else {"net_arch": {"pi": hidden, "vf": hidden}},
+        seed=seed,
+        device="cpu",
+        verbose=0,
+    )
+
+
+def make_a2c(library: str, env: VecEnv, settings: dict[str, Any], seed: int) -> Any:
+    """SB3's defaults are those of our spec: RMSprop, five steps, lambda 1."""
+    from stable_baselines3 import A2C
+
+    hidden = settings["hidden"]
+    return A2C(
+        "MlpPolicy",
+        env,
+        learning_rate=settings["lr"],
+        n_steps=settings["horizon"],
+        gamma=settings["gamma"],
+        gae_lambda=settings["gae_lambda"],
+        ent_coef=settings["entropy_coef"],
+        vf_coef=settings["value_coef"],
+        max_grad_norm=settings["max_grad_norm"],
+        policy_kwargs={"net_arch": {"pi": hidden, "vf": hidden}},
         seed=seed,
         device="cpu",
         verbose=0,

@@ -1,8 +1,8 @@
 """One run by slm_lab, as a user would start it from Python.
 
-Called by side_by_side.py: `python contestant_slm_lab.py SPEC_FILE SPEC_NAME FRAMES SEED SET...`.
-Prints one line of JSON. Times come from the session's own CSV, so they hold the whole training
-loop, compilation included, but neither imports nor the plots drawn at the end.
+Called by side_by_side.py: `python contestant_slm_lab.py SPEC_FILE SPEC_NAME SET...`. Prints one
+line of JSON. Times come from the session's own CSV, so they hold the whole training loop,
+compilation included, but neither imports nor the plots drawn at the end.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import csv
 import importlib.metadata
 import json
 import math
+import resource
 import sys
 import tempfile
 import time
@@ -19,25 +20,25 @@ from slm_lab import load_spec, run
 
 
 def main() -> None:
-    spec_file, spec_name, frames, seed = sys.argv[1:5]
-    sets = ["meta.max_session=1", f"meta.random_seed={seed}", f"env.max_frame={frames}"]
-    sets += sys.argv[5:]
+    spec_file, spec_name, *sets = sys.argv[1:]
     spec = load_spec(Path(spec_file).resolve(), spec_name, sets=sets)
     # The run folder data/ is written under the working directory.
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        start = time.perf_counter()
         run(spec, mode="train")
-        call_seconds = time.perf_counter() - start
+        ended = time.time()
         (file,) = Path("data").glob("*/info/*_t0_s0_session_df_train.csv")
         with file.open(newline="") as lines:
             rows = [
                 {key: float(value) for key, value in row.items() if value}
                 for row in csv.DictReader(lines)
             ]
+    # `total_reward` is the mean of the last 100 episodes, as SB3's buffer is.
+    curve = [(r["frame"], seconds_of(r), r.get("total_reward", math.nan)) for r in rows]
     result = {
-        "curve": [(row["frame"], seconds_of(row)) for row in rows],
-        "score": rows[-1].get("total_reward", math.nan),  # mean of the last 100 episodes
-        "call_seconds": call_seconds,
+        "curve": curve,
+        # Reckoned back from the end: what is written after the last row counts as start-up too.
+        "began": ended - curve[-1][1],
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "versions": {
             name: importlib.metadata.version(name) for name in ("slm-lab", "torch", "gymnasium")
         },

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from slm_lab.analysis.experiment import SearchMetrics
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.local_sessions import available_cores
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.provenance import save_spec
 from slm_lab.experiment.search.journal import Journal
-from slm_lab.experiment.trial import available_cores
 from slm_lab.lab import search
 from slm_lab.spec import Spec, load_spec
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from slm_lab.env.vector import VectorEnv
     from slm_lab.experiment.options import RunOptions
     from slm_lab.experiment.saved_agent import load_agent
-    from slm_lab.experiment.saved_run import RunFolderError
     from slm_lab.lab import RunStopped, SessionsFailed, evaluate, run
     from slm_lab.spec import Spec, SpecError, SpecWarning, load_spec
+    from slm_lab.spec.run_folder import RunFolderError
     from slm_lab.types import Metrics, Spaces, Transition
 
 _HOME = {
@@ -35,7 +35,7 @@ _HOME = {
     "EnvError": "env.error",
     "Evaluation": "analysis.evaluation",
     "Metrics": "types",
-    "RunFolderError": "experiment.saved_run",
+    "RunFolderError": "spec.run_folder",
     "RunOptions": "experiment.options",
     "RunStopped": "lab",
     "SearchMetrics": "analysis.experiment",

@@ -1,4 +1,5 @@
 """`run(spec, mode)`: train, then analyse. `evaluate(folder)`: play what was trained, then analyse.
+`analyze(folder)`: analyse once more.
 
 The one place where the experiment and analysis rooms meet; otherwise they share only files.
 """
@@ -6,10 +7,11 @@ The one place where the experiment and analysis rooms meet; otherwise they share
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Literal, overload
 
@@ -20,21 +22,27 @@ from slm_lab.analysis.experiment import SearchMetrics
 from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial
 from slm_lab.experiment.console import setup_logging
-from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.layout import TIMESTAMP, RunLayout, new_timestamp
+from slm_lab.experiment.local_sessions import available_cores
 from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
-from slm_lab.experiment.provenance import save_spec
+from slm_lab.experiment.provenance import save_spec, sitting
 from slm_lab.experiment.resume import (
     check_same_experiment,
     find_run,
     resume_command,
     unfinished_sessions,
 )
-from slm_lab.experiment.saved_run import RunFolderError, open_run
+from slm_lab.experiment.saved_run import open_run
 from slm_lab.experiment.seeding import draw_seed
 from slm_lab.experiment.trial import run_sessions
-from slm_lab.search import SearchFailed, SearchStopped, run_search
+from slm_lab.experiment.wandb_sink import check_wandb
+from slm_lab.hub.remote import Remote
+from slm_lab.hub.sync import run_synced, upload_remote
+from slm_lab.live_graphs import live_graphs
+from slm_lab.search import SearchFailed, SearchStopped, redo_tables, run_search
 from slm_lab.spec import Problem, Spec, SpecError
+from slm_lab.spec.run_folder import RunFolderError, check_links, spec_files
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
 
@@ -71,14 +79,16 @@ def run(
     `dev` is the quick look: one session, more checks. `train@latest` and `train@FOLDER` go on with
     an earlier run of the same spec. `search` runs many trials, see `search`. A run that is stopped
     by Ctrl-C or SIGTERM is analysed too, and then raises `RunStopped`, a KeyboardInterrupt.
+    With `options.upload_hf` the folder is shared meanwhile; `UploadFailed` has the metrics.
     """
     kind, at, where = mode.partition("@")
     if kind == "search" and (where or not at):
         return search(spec, options, resume=where)
     options = replace(options or RunOptions(), mode=_checked(mode))
     _check_command(spec, options)
+    remote = upload_remote(options.upload_hf)
     if at:
-        return _resume(spec, where, replace(options, resume=True))
+        return _resume(spec, where, replace(options, resume=True), remote)
     if options.profile:
         options = replace(options, mode="dev")
     changes: dict[str, object] = {}
@@ -88,14 +98,14 @@ def run(
         changes["meta.random_seed"] = draw_seed()
     spec = spec.with_values(changes)
 
-    timestamp = datetime.now().strftime("%Y_%m_%d_%H%M%S")
+    timestamp = options.timestamp or new_timestamp()
     layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)
     with locked(layout.run_lock(), f"run folder {layout.predir}"):
         _start_log(layout, options)
         for path in (layout.spec_path(), layout.trial_spec_path(0)):
             save_spec(spec, path, layout, 0, timestamp, options)
         logger.info(f"Running trial 0 of {spec.name}, output in {layout.predir}")
-        return _train(spec, layout, options)
+        return run_synced(remote, layout.predir, lambda: _train(spec, layout, options))
 
 
 def search(spec: Spec, options: RunOptions | None = None, *, resume: str = "") -> SearchMetrics:
@@ -111,7 +121,7 @@ def search(spec: Spec, options: RunOptions | None = None, *, resume: str = "") -
         raise SessionsFailed(f"the trials of the search failed: {failure}") from None
 
 
-def _resume(spec: Spec, where: str, options: RunOptions) -> TrialMetrics:
+def _resume(spec: Spec, where: str, options: RunOptions, remote: Remote | None) -> TrialMetrics:
     """Go on with what is left of an earlier run; of one that is finished, only say so."""
     layout = find_run(spec.name, where, Path(options.data_dir))
     spec = check_same_experiment(spec, layout, 0)
@@ -125,13 +135,17 @@ def _resume(spec: Spec, where: str, options: RunOptions) -> TrialMetrics:
         raise SpecError([Problem("MODE", f"{found}.")], "the command")
     with locked(layout.run_lock(), f"run folder {layout.predir}"):
         _start_log(layout, options)
-        sessions = unfinished_sessions(spec, layout, 0)
-        if not sessions and layout.trial_metrics(0).exists():
-            logger.info(f"Trial 0 is finished, there is nothing to resume. Output: {layout.predir}")
-            return analyze_trial(layout, 0, write=False)
-        left = f"{len(sessions)} of {spec.meta.max_session} session(s) left"
-        logger.info(f"Resuming trial 0 of {spec.name} in {layout.predir}: {left}")
-        return _train(spec, layout, options)
+        return run_synced(remote, layout.predir, lambda: _go_on(spec, layout, options))
+
+
+def _go_on(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
+    sessions = unfinished_sessions(spec, layout, 0)
+    if not sessions and layout.trial_metrics(0).exists():
+        logger.info(f"Trial 0 is finished, there is nothing to resume. Output: {layout.predir}")
+        return analyze_trial(layout, 0, write=False)
+    left = f"{len(sessions)} of {spec.meta.max_session} session(s) left"
+    logger.info(f"Resuming trial 0 of {spec.name} in {layout.predir}: {left}")
+    return _train(spec, layout, options)
 
 
 def _start_log(layout: RunLayout, options: RunOptions) -> None:
@@ -141,8 +155,14 @@ def _start_log(layout: RunLayout, options: RunOptions) -> None:
 
 
 def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
+    record = layout.trial_provenance(0)
     try:
-        end = run_sessions(spec, layout, trial=0, options=options)
+        with (
+            sitting(record, options.mode, available_cores()) as this,
+            live_graphs(layout, trial=0),
+        ):
+            end = run_sessions(spec, layout, trial=0, options=options)
+            this.end = "stopped" if end.stopped_by else _failure_text(end.failed) or "finished"
     except (SpecError, ValueError):
         # Bad input, and nothing ran: a folder would look like a run.
         if not options.resume and not layout.sessions(0):
@@ -150,7 +170,7 @@ def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
         raise
     resume = "" if spec.meta.distributed else resume_command(layout)
     if len(end.failed) == spec.meta.max_session and not _has_rows(layout):
-        raise SessionsFailed(_failure_text(end.failed, layout))
+        raise SessionsFailed(f"all sessions {_failure_text(end.failed)}. See {layout.log_dir()}")
     if end.stopped_by and not layout.sessions(0):
         raise RunStopped(end.stopped_by, None, layout.predir, resume)
     metrics = analyze_trial(layout, 0, log_extra=options.log_extra, failed=end.failed)
@@ -215,6 +235,39 @@ def evaluate(
     return evaluation
 
 
+def analyze(folder: str | Path, *, log_extra: bool = False) -> list[TrialMetrics]:
+    """Redo metrics, tables and graphs of a run folder, ours or the original's, from its files.
+
+    One entry per trial that has results. A folder that a run works on is refused.
+    """
+    predir = Path(folder)
+    name, _ = spec_files(predir)
+    check_links(predir)
+    layout = RunLayout(predir, name)
+    (predir / "graph").mkdir(exist_ok=True)
+    trials = layout.trials() if (predir / "info").is_dir() else ()
+    if not trials:
+        expected = layout.session_csv(0, 0, "train").relative_to(predir)
+        raise RunFolderError(f"{predir}: no session table in it, expected files such as {expected}")
+    is_search = layout.journal_path().exists() or layout.trial_data_dict().exists()
+    is_ours = layout.run_lock().exists()
+    with locked(layout.run_lock(), f"run folder {predir}") if is_ours else nullcontext():
+        try:
+            metrics = [
+                analyze_trial(layout, trial, log_extra=log_extra, html=not is_search)
+                for trial in trials
+            ]
+            if is_search:
+                redo_tables(layout)
+        except (KeyError, ValueError) as error:
+            if isinstance(error, SpecError | RunFolderError):
+                raise
+            raise RunFolderError(f"{predir}: its files cannot be analysed ({error!r})") from None
+        except OSError as error:
+            raise RunFolderError(f"{error.filename or predir}: {error.strerror}") from None
+    return metrics
+
+
 def _checked(mode: str) -> Literal["dev", "train"]:
     name, at, where = mode.partition("@")
     if name == "train" and (not at or where):
@@ -236,11 +289,16 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
     if options.log_level.upper() not in LOG_LEVELS:
         found = f"found `{options.log_level}`; expected DEBUG, INFO, WARNING or ERROR."
         problems.append(Problem("--log-level (or LOG_LEVEL)", found))
+    if options.timestamp and not re.fullmatch(TIMESTAMP, options.timestamp):
+        found = f"found `{options.timestamp}`; expected the form 2026_01_31_235959."
+        problems.append(Problem("--timestamp", found))
     if not spec.name or Path(spec.name).name != spec.name:
         found = f"found `{spec.name}`; expected a name that can begin a file name. Rename the spec."
         problems.append(Problem("SPEC_NAME", found))
     if problems:
         raise SpecError(problems, "the command")
+    if options.wandb:
+        check_wandb()
 
 
 def _has_rows(layout: RunLayout) -> bool:
@@ -248,6 +306,6 @@ def _has_rows(layout: RunLayout) -> bool:
     return any(not table.empty for table in tables)
 
 
-def _failure_text(failed: dict[int, str], layout: RunLayout) -> str:
+def _failure_text(failed: dict[int, str]) -> str:
     reasons = {error.splitlines()[-1] for error in failed.values()}
-    return f"all sessions failed: {'; '.join(sorted(reasons))}. See {layout.log_dir()}"
+    return f"failed: {'; '.join(sorted(reasons))}" if reasons else ""

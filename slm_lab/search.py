@@ -10,25 +10,23 @@ import json
 import math
 import shutil
 import signal
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from loguru import logger
 
-from slm_lab.analysis.experiment import (
-    SearchMetrics,
-    TrialRow,
-    plot_experiment,
-    write_experiment,
-)
-from slm_lab.analysis.metrics import random_baseline, save_random_baseline
-from slm_lab.analysis.trial import TrialMetrics, analyze_trial, measured_baselines
+from slm_lab.analysis.experiment import SearchMetrics, TrialRow, write_experiment
+from slm_lab.analysis.metrics import TRIAL_SCALARS, random_baseline, save_random_baseline
+from slm_lab.analysis.sessions import measured_baselines
+from slm_lab.analysis.trial import TrialMetrics, analyze_trial
 from slm_lab.experiment.console import setup_logging
-from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.layout import RunLayout, new_timestamp
+from slm_lab.experiment.local_sessions import available_cores
 from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.provenance import save_spec
@@ -36,8 +34,9 @@ from slm_lab.experiment.resume import check_same_experiment, resume_command
 from slm_lab.experiment.search.journal import Journal, TrialRecord
 from slm_lab.experiment.search.plan import TRIALS_PER_DIMENSION, SearchPlan, plan_search
 from slm_lab.experiment.seeding import draw_seed, validation_seed
-from slm_lab.experiment.trial import available_cores, stop_on_signals
-from slm_lab.spec import Problem, Spec, SpecError, spec_from_dict
+from slm_lab.experiment.trial import stop_on_signals
+from slm_lab.hub.sync import run_synced, upload_remote
+from slm_lab.spec import Problem, Spec, SpecError, SpecWarning, load_spec, spec_from_dict
 
 VALIDATION_SESSIONS = 4  # at least
 BASELINE_EPISODES, BASELINE_SECONDS = 20, 20.0
@@ -66,6 +65,7 @@ def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> Sea
     """
     _check_options(options)
     _engine()
+    remote = upload_remote(options.upload_hf)
     if where:
         layout = find_search(spec.name, where, Path(options.data_dir))
         spec = _same_search(spec, layout)
@@ -73,13 +73,17 @@ def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> Sea
         if spec.meta.random_seed is None:
             spec = spec.with_values({"meta.random_seed": draw_seed()})
     plan = plan_search(spec)
-    timestamp = datetime.now().strftime("%Y_%m_%d_%H%M%S")
+    timestamp = options.timestamp or new_timestamp()
     floor = _floor(spec, Path(options.data_dir))
     if not where:
         layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)
         save_spec(spec, layout.spec_path(), layout, -1, timestamp, options)
     with locked(layout.run_lock(), f"run folder {layout.predir}"):
-        return _search(spec, plan, layout, options, floor, timestamp, train)
+        return run_synced(
+            remote,
+            layout.predir,
+            lambda: _search(spec, plan, layout, options, floor, timestamp, train),
+        )
 
 
 def _search(
@@ -198,6 +202,38 @@ def stop_searches(data_dir: Path) -> list[Path]:
     return processes.stop_searches(data_dir)
 
 
+def redo_tables(layout: RunLayout) -> None:
+    """Write the table of a search and draw its graphs again, from what is in its folder.
+
+    Ours has a journal; one that the original wrote has the trials' values and scores as JSON.
+    """
+    from slm_lab.analysis.experiment_plot import plot_experiment
+
+    with warnings.catch_warnings(action="ignore", category=SpecWarning):
+        spec = load_spec(layout.spec_path())
+    if layout.journal_path().exists():
+        desk = _Desk(spec, layout, Journal(layout.journal_path()), "", RunOptions(mode="search"))
+        rows = desk.rows()
+    else:
+        rows = _saved_rows(json.loads(layout.trial_data_dict().read_text()))
+    plot_experiment(layout, spec, write_experiment(layout, rows))
+
+
+def _saved_rows(trials: Mapping[str, Mapping[str, Any]]) -> list[TrialRow]:
+    """A score that is no number counts as the lowest one, and its trial as failed."""
+    scores = {trial: float(row["total_reward_ma"]) for trial, row in trials.items()}
+    lowest = min((score for score in scores.values() if math.isfinite(score)), default=0.0)
+    return [
+        TrialRow(
+            int(trial),
+            {key: value for key, value in trials[trial].items() if key not in TRIAL_SCALARS},
+            "completed" if math.isfinite(score) else "failed",
+            score if math.isfinite(score) else lowest,
+        )
+        for trial, score in scores.items()
+    ]
+
+
 @dataclass(slots=True)
 class _Desk:
     """Where the paper work of a search is done: specs, metrics and tables as trials come and go."""
@@ -275,6 +311,9 @@ class _Desk:
         return [record for record in self.ended() if record.status in ("diverged", "failed")]
 
     def _draw(self) -> None:
+        # matplotlib, only where something is drawn
+        from slm_lab.analysis.experiment_plot import plot_experiment
+
         plot_experiment(self.layout, self.spec, write_experiment(self.layout, self.rows()))
 
     def _best(self) -> TrialRecord | None:
@@ -309,7 +348,9 @@ class _Desk:
         tree = self.spec.with_values(values).to_dict()
         spec = spec_from_dict(tree, self.layout.trial_name(record.trial))
         logger.info(f"Validating trial {record.trial} with {spec.meta.max_session} fresh seeds")
-        metrics = train(spec, "train", replace(self.options, data_dir=str(folder)))
+        # Inside the search's folder, and uploaded with it.
+        options = replace(self.options, data_dir=str(folder), upload_hf=False)
+        metrics = train(spec, "train", options)
         _setup_logging(self.layout, self.options)  # the training had the log for itself
         self.validated[record.trial] = metrics.total_reward_ma
         path = self.layout.validation_path()

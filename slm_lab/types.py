@@ -26,6 +26,9 @@ class Spaces:
 
     With `frame_stack` k an observation is the last k frames along its first axis, newest last:
     within an episode each is the one before, moved on by one frame.
+
+    The last `privileged` columns of an observation are what no policy may see, because it will not
+    be there when the policy is used; a critic, which only helps to learn, reads those alone.
     """
 
     obs_shape: tuple[int, ...]
@@ -34,6 +37,17 @@ class Spaces:
     action_sizes: tuple[int, ...]
     action_bounded: bool = True
     frame_stack: int = 1
+    privileged: int = 0
+
+    @property
+    def policy_obs_shape(self) -> tuple[int, ...]:
+        """What a policy reads: the first columns."""
+        return (self.obs_shape[0] - self.privileged, *self.obs_shape[1:])
+
+    @property
+    def critic_obs_shape(self) -> tuple[int, ...]:
+        """What a critic of its own reads: the privileged columns, or all if there are none."""
+        return (self.privileged,) if self.privileged else self.obs_shape
 
     @property
     def is_continuous(self) -> bool:

@@ -54,6 +54,7 @@ info/tiny_t0_s{s}_session_metrics_train.json
 info/tiny_t0_s{s}_session_metrics_eval.json
 info/tiny_t0_s{s}_session_metrics_scalar_train.json
 info/tiny_t0_s{s}_session_metrics_scalar_eval.json
+graph/tiny_t0_s{s}_session_graph_train_mean_returns_vs_frames.html
 graph/tiny_t0_s{s}_session_graph_train_mean_returns_vs_frames.png
 graph/tiny_t0_s{s}_session_graph_train_mean_returns_ma_vs_frames.png
 graph/tiny_t0_s{s}_session_graph_train_loss_vs_frame.png
@@ -87,10 +88,16 @@ tiny_t0_trial_metrics_scalar.json
 tiny_t0_trial_graph_mean_returns_vs_frames.png
 tiny_t0_trial_graph_mean_returns_vs_frames.html
 tiny_t0_trial_graph_mean_returns_ma_vs_frames.png
+info/tiny_t0_provenance.json
 info/tiny_t0_trial_metrics.json
 info/tiny_t0_trial_metrics_scalar.json
 graph/tiny_t0_trial_graph_mean_returns_vs_frames.png
 graph/tiny_t0_trial_graph_mean_returns_ma_vs_frames.png
+graph/tiny_t0_trial_graph_mean_returns_vs_opt_steps.png
+graph/tiny_t0_trial_graph_mean_returns_ma_vs_opt_steps.png
+graph/tiny_t0_trial_graph_mean_returns_vs_wall_t.png
+graph/tiny_t0_trial_graph_mean_returns_ma_vs_wall_t.png
+plotly.min.js
 log/tiny_t0.log
 checkpoint/run.lock
 """
@@ -371,3 +378,11 @@ def test_a_replay_is_not_training_and_the_message_says_what_is():
         SpecError, match=r"found `enjoy@data/x`; `run` trains.*load_agent\(FOLDER\)"
     ):
         run(tiny(), "enjoy@data/x")
+
+
+def test_the_time_in_the_folder_name_can_be_given(tmp_path):
+    spec = spec_from_dict(TREE, "tiny")
+    options = RunOptions(data_dir=str(tmp_path), timestamp="2026_01_31_235959")
+    assert run(spec, "dev", options).predir == tmp_path / "tiny_2026_01_31_235959"
+    with pytest.raises(SpecError, match=r"--timestamp: found `\.\./x`; expected the form 2026"):
+        run(spec, "dev", RunOptions(data_dir=str(tmp_path), timestamp="../x"))

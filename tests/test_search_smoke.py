@@ -56,7 +56,7 @@ def one_ray(tmp_path_factory) -> Iterator[Path]:
 def test_a_shipped_search_runs(one_ray, path, name):
     spec = small(path, name)
     if spec.env.name.startswith("playground/"):
-        pytest.importorskip("mujoco_playground", reason="the extra `playground` is not installed")
+        pytest.importorskip("envpool", reason="the extra `envpool` is not installed")
     metrics = run(spec, "search", RunOptions(log_level="ERROR", data_dir=str(one_ray)))
     assert {row.trial for row in metrics.trials} == {0, 1}
     assert metrics.count("completed") + metrics.count("stopped") == 2

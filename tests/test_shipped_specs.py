@@ -21,7 +21,7 @@ SHIPPED = list(packaged_specs())
 # Python package an env needs, by how its name begins; the rest is classic control.
 PACKAGES = {
     "ALE/": "ale_py",
-    "playground/": "mujoco_playground",
+    "playground/": "envpool",
     "LunarLander": "Box2D",
     "BipedalWalker": "Box2D",
 }

@@ -39,6 +39,11 @@ class Lens:
         """Whether anything follows what is observed."""
         return isinstance(self._obs_transform, ObsNormalizer) or self._reward_transform is not None
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether observations are seen as they are and where they are."""
+        return self._on_cpu and self._obs_transform is None
+
     def obs(self, obs: Tensor) -> Tensor:
         if self._obs_transform is not None:
             obs = self._obs_transform(obs)
@@ -197,6 +202,8 @@ class ReplayExperience:
         self._is_due = False
         raw = self._replay.sample(self._batches, frame, self._lens.reward)
         self._index = raw.index
+        if self._lens.is_clear:
+            return raw
         seen = replace(raw, obs=self._lens.obs(raw.obs), next_obs=self._lens.obs(raw.next_obs))
         return self._lens.to_device(seen)
 

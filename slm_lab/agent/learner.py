@@ -163,10 +163,10 @@ class Learner:
         """Means over the steps since the last call; empties the sums."""
         if self._sums is None or self._count == 0:
             return {}
-        means = (self._sums / self._count).tolist()
+        sums, count = self._sums.tolist(), self._count
         self._sums.zero_()
         self._count = 0
-        return dict(zip(self._metric_names, means, strict=True))
+        return {name: sum / count for name, sum in zip(self._metric_names, sums, strict=True)}
 
     def state_dict(self) -> dict[str, Tensor]:
         return {key: value.clone() for key, value in self.state.items()}

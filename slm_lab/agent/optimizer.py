@@ -52,6 +52,11 @@ def adam(options: Mapping[str, Any], *, decoupled: bool = False) -> Optimizer:
     decay = options.get("weight_decay", 0.01 if decoupled else 0.0)
     amsgrad = options.get("amsgrad", False)
 
+    def bias_corrections(step: Any) -> tuple[Any, Any]:
+        """What the averages' start at zero makes of the rate and of epsilon at a step."""
+        root = (1 - beta2**step) ** 0.5
+        return root / (1 - beta1**step), eps * root
+
     def update(
         p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Slots]:
@@ -66,12 +71,15 @@ def adam(options: Mapping[str, Any], *, decoupled: bool = False) -> Optimizer:
         if amsgrad:
             square = torch.maximum(slots["max_exp_avg_sq"], square)
             new["max_exp_avg_sq"] = square
-        # Bias corrections stay scalars: one division per vector element is enough.
-        denominator = square.sqrt() / (1 - beta2**step).sqrt() + eps
-        return p - (lr / (1 - beta1**step)) * mean / denominator, new
+        # Prepared one step ahead: computed here, inductor would raise the powers again for every
+        # few elements of the long vectors.
+        new["rate_factor"], new["eps"] = bias_corrections(step + 1)
+        return p - lr * slots["rate_factor"] * mean / (square.sqrt() + slots["eps"]), new
 
     names = ("exp_avg", "exp_avg_sq") + (("max_exp_avg_sq",) if amsgrad else ())
-    return Optimizer(names, update, decays=bool(decay))
+    rate_factor, first_eps = bias_corrections(1)
+    scalars = {"rate_factor": rate_factor, "eps": first_eps}
+    return Optimizer(names, update, decays=bool(decay), scalars=scalars)
 
 
 def adamw(options: Mapping[str, Any]) -> Optimizer:

@@ -1,8 +1,9 @@
-"""How far a mean score can be trusted: percentile bootstrap over episodes and over sessions."""
+"""How far a score can be trusted: percentile bootstrap over episodes, over sessions, and over the
+sessions of several envs at once (stratified)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,11 @@ import numpy as np
 RESAMPLES = 5_000
 LEVEL = 0.95
 CHUNK = 1_000_000  # numbers drawn at once
+
+# Scores of one method: an array per env, of its runs along the last axis. Axes before it are
+# resamples, so that a statistic is evaluated on all of them at once.
+Strata = Sequence[np.ndarray]
+Statistic = Callable[..., np.ndarray]
 
 
 def mean_interval(
@@ -35,7 +41,38 @@ def mean_interval(
             for done in range(0, RESAMPLES, rows)
         ]
     )
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return _percentiles(means)
+
+
+def stratified_interval(
+    groups: Sequence[Strata], statistic: Statistic, *, seed: int = 0, resamples: int = RESAMPLES
+) -> tuple[float, float]:
+    """95 % interval of `statistic(*groups)`; see `stratified_samples`."""
+    return _percentiles(stratified_samples(groups, statistic, seed=seed, resamples=resamples))
+
+
+def stratified_samples(
+    groups: Sequence[Strata], statistic: Statistic, *, seed: int = 0, resamples: int = RESAMPLES
+) -> np.ndarray:
+    """The statistic with the runs of every env of every group redrawn: [resamples, ...].
+
+    Runs are only ever redrawn within their env, and groups independently of each other.
+    """
+    rng = np.random.default_rng(seed)
+    rows = max(1, CHUNK // sum(len(scores) for strata in groups for scores in strata))
+    samples = []
+    for done in range(0, resamples, rows):
+        count = min(rows, resamples - done)
+        redrawn = [
+            [scores[rng.integers(len(scores), size=(count, len(scores)))] for scores in strata]
+            for strata in groups
+        ]
+        samples.append(statistic(*redrawn))
+    return np.concatenate(samples)
+
+
+def _percentiles(samples: np.ndarray) -> tuple[float, float]:
+    low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 

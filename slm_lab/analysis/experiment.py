@@ -17,17 +17,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import pandas as pd
 
-from slm_lab.analysis.experiment_plot import (
-    Axis,
-    plot_importance,
-    plot_parallel,
-    plot_scatter,
-    plot_search_html,
-    plot_trials,
-)
 from slm_lab.analysis.metrics import TRIAL_SCALARS
-from slm_lab.analysis.plot import curve
-from slm_lab.analysis.tables import read_session
 from slm_lab.spec import Spec, split_search_key
 
 Mode = Literal["train", "eval"]
@@ -50,6 +40,20 @@ class SearchPaths(Protocol):
     def experiment_graph_html(self) -> Path: ...
     def multi_trial_graph(self, y: str) -> Path: ...
     def multi_trial_graph_copy(self, y: str) -> Path: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A searched key as a graph shows it."""
+
+    path: str
+    is_log: bool
+    is_choice: bool
+
+    @property
+    def label(self) -> str:
+        """Without the words that every path shares: `algorithm.gamma`, `optim_spec.lr`."""
+        return ".".join(self.path.split(".")[-2:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,30 +156,6 @@ def write_experiment(paths: SearchPaths, rows: Sequence[TrialRow]) -> pd.DataFra
     return table
 
 
-def plot_experiment(paths: SearchPaths, spec: Spec, table: pd.DataFrame) -> None:
-    """Draw every graph of a search: the score against each key, the keys together, what matters,
-    and the learning curves of all trials."""
-    axes, title = axes_of(spec), paths.name
-    if table.empty:
-        return
-    share = importance(table, axes)
-    plot_scatter(table, axes, paths.experiment_graph(), title=title)
-    plot_parallel(table, axes, paths.experiment_graph("parallel"), title=title)
-    plot_importance(share, paths.experiment_graph("importance"), title=title)
-    for kind in ("", "parallel", "importance"):
-        shutil.copyfile(paths.experiment_graph(kind), paths.experiment_graph_copy(kind))
-    plot_search_html(table, axes, share, paths.experiment_graph_html(), title=title)
-    scores = dict(zip(table["trial"], table["score"], strict=True))
-    for y, smooth in (("mean_returns", False), ("mean_returns_ma", True)):
-        curves = {
-            trial: line
-            for trial in scores
-            if (line := _trial_curve(paths, trial, smooth=smooth)) is not None
-        }
-        plot_trials(curves, scores, paths.multi_trial_graph(y), title=title, smooth=smooth)
-        shutil.copyfile(paths.multi_trial_graph(y), paths.multi_trial_graph_copy(y))
-
-
 def importance(table: pd.DataFrame, axes: Sequence[Axis]) -> dict[str, float]:
     """Label -> share of the spread of the scores' ranks that one key alone explains.
 
@@ -207,10 +187,3 @@ def _trial_scalars(path: Path) -> dict[str, float]:
         return dict.fromkeys(TRIAL_SCALARS, float("nan"))
     found: dict[str, float] = json.loads(path.read_text())
     return {name: found.get(name, float("nan")) for name in TRIAL_SCALARS}
-
-
-def _trial_curve(paths: SearchPaths, trial: int, *, smooth: bool) -> pd.Series | None:
-    """Mean over the trial's sessions; None for a trial that never reached a checkpoint."""
-    tables = [read_session(paths.session_csv(trial, s, "train")) for s in paths.sessions(trial)]
-    curves = [curve(table, smooth=smooth) for table in tables if not table.empty]
-    return pd.concat(curves, axis=1).mean(axis=1).sort_index() if curves else None

@@ -1,44 +1,74 @@
-"""Graphs of a search: PNG, and one interactive HTML that works offline.
+"""Graphs of a search: PNG, and one page to zoom and hover.
 
 A trial that diverged or failed has the score of a random policy; it is drawn hollow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 
-from slm_lab.analysis.plot import MEAN_COLOR, RETURN_LABEL, SESSION_COLOR, SMOOTH_LABEL
+from slm_lab.analysis.curves import (
+    FRAMES,
+    X_AXES,
+    XAxis,
+    curve,
+    has_axis,
+    mean_and_std,
+    return_label,
+)
+from slm_lab.analysis.experiment import Axis, SearchPaths, axes_of, importance
+from slm_lab.analysis.page import (
+    Panel,
+    View,
+    axis_titles,
+    line_trace,
+    numbers,
+    thinned,
+    write_page,
+)
+from slm_lab.analysis.plot import copy_graph, dress, new_graph, save
+from slm_lab.analysis.style import MEAN_COLOR, SCORE_COLORS, SESSION_COLOR
+from slm_lab.analysis.tables import read_session
+from slm_lab.spec import Spec
 
 SCORE_LABEL = "score (total_reward_ma)"
-COLORS = "viridis"  # even in grey, and to most eyes
 GRAPHS_PER_ROW = 3
+POINTS_PER_TRIAL = 200
+
+Trial = Sequence[pd.DataFrame]  # one table per session
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """A searched key as a graph shows it."""
-
-    path: str
-    is_log: bool
-    is_choice: bool
-
-    @property
-    def label(self) -> str:
-        """Without the words that every path shares: `algorithm.gamma`, `optim_spec.lr`."""
-        return ".".join(self.path.split(".")[-2:])
+def plot_experiment(paths: SearchPaths, spec: Spec, table: pd.DataFrame) -> None:
+    """Draw every graph of a search: the score against each key, the keys together, what matters,
+    and the learning curves of all trials."""
+    axes, title = axes_of(spec), paths.name
+    if table.empty:
+        return
+    share = importance(table, axes)
+    plot_scatter(table, axes, paths.experiment_graph(), title=title)
+    plot_parallel(table, axes, paths.experiment_graph("parallel"), title=title)
+    plot_importance(share, paths.experiment_graph("importance"), title=title)
+    for kind in ("", "parallel", "importance"):
+        copy_graph(paths.experiment_graph(kind), paths.experiment_graph_copy(kind))
+    scores = dict(zip(table["trial"], table["score"], strict=True))
+    trials = {trial: found for trial in scores if (found := _read_trial(paths, trial))}
+    for y, smooth in (("mean_returns", False), ("mean_returns_ma", True)):
+        curves = {trial: _trial_curve(tables, FRAMES, smooth) for trial, tables in trials.items()}
+        plot_trials(curves, scores, paths.multi_trial_graph(y), title=title, smooth=smooth)
+        copy_graph(paths.multi_trial_graph(y), paths.multi_trial_graph_copy(y))
+    panels = search_panels(table, axes, share) + [trials_panel(trials, scores)] * bool(trials)
+    page = paths.experiment_graph_html()
+    write_page(page, f"{title}: {len(table)} trials", panels, home=page.parent)
 
 
 def plot_scatter(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, title: str) -> None:
@@ -59,13 +89,13 @@ def plot_scatter(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, title
             graph.set_xticks(range(len(ticks)), ticks, fontsize=8)
             graph.set_xlim(-0.5, len(ticks) - 0.5)
         graph.set_xlabel(axis.label)
-        graph.grid(alpha=0.3)
+        dress(graph)
     for row in range(rows):
         grid[row * columns].set_ylabel(SCORE_LABEL)
     for unused in grid[len(axes) :]:
         unused.set_visible(False)
     figure.suptitle(f"{title}: {len(table)} trials")
-    figure.savefig(path)
+    save(figure, path)
 
 
 def plot_parallel(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, title: str) -> None:
@@ -87,9 +117,9 @@ def plot_parallel(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, titl
     for side in ("top", "right", "left", "bottom"):
         graph.spines[side].set_visible(False)
     scale = Normalize(table["score"].min(), table["score"].max())
-    figure.colorbar(ScalarMappable(scale, COLORS), ax=graph, label=SCORE_LABEL)
+    figure.colorbar(ScalarMappable(scale, SCORE_COLORS), ax=graph, label=SCORE_LABEL)
     graph.set_title(title)
-    figure.savefig(path)
+    save(figure, path)
 
 
 def plot_importance(share: Mapping[str, float], path: Path, *, title: str) -> None:
@@ -108,7 +138,7 @@ def plot_importance(share: Mapping[str, float], path: Path, *, title: str) -> No
     graph.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     graph.set_xlabel("share of the spread of the scores that this key alone explains")
     graph.set_title(f"{title}: importance")
-    figure.savefig(path)
+    save(figure, path)
 
 
 def plot_trials(
@@ -120,9 +150,8 @@ def plot_trials(
     smooth: bool,
 ) -> None:
     """The mean curve of every trial; the best by score stands out."""
-    figure = Figure(figsize=(8, 5), dpi=100, layout="constrained")
-    graph = figure.add_subplot()
-    best = max(curves, key=lambda trial: scores[trial], default=None)
+    figure, graph = new_graph(title, FRAMES.label, return_label(smooth))
+    best = _best(curves, scores)
     for trial, line in curves.items():
         is_best = trial == best
         graph.plot(
@@ -133,97 +162,101 @@ def plot_trials(
             alpha=1 if is_best else 0.6,
             zorder=3 if is_best else 2,
             marker="o" if len(line) == 1 else "",
-            label=f"trial {trial}, the best of {len(curves)} in this search" if is_best else None,
+            label=_trial_label(trial, len(curves)) if is_best else None,
         )
-    graph.set_title(title)
-    graph.set_xlabel("frames")
-    graph.set_ylabel(SMOOTH_LABEL if smooth else RETURN_LABEL)
-    graph.xaxis.set_major_formatter(EngFormatter(sep=""))
-    graph.grid(alpha=0.3)
     if curves:
-        graph.legend(loc="best", fontsize=8)
-    figure.savefig(path)
+        graph.legend(loc="best", fontsize=9, frameon=False)
+    save(figure, path)
 
 
-def plot_search_html(
-    table: pd.DataFrame,
-    axes: Sequence[Axis],
-    share: Mapping[str, float],
-    path: Path,
-    *,
-    title: str,
-) -> None:
-    """Parallel coordinates, the score against each key, and importance, on one page.
-
-    plotly.js is inlined once (over 4 MB), so the page opens anywhere, without a network.
-    """
-    figures = [_parallel_html(table, axes, title), *_scatter_html(table, axes), _bars_html(share)]
-    parts = [
-        figure.to_html(
-            full_html=False,
-            include_plotlyjs=i == 0,
-            div_id=f"search_graph_{i}",
-            config={"displaylogo": False},
-        )
-        for i, figure in enumerate(figures)
-    ]
-    head = f'<!DOCTYPE html><html><head><meta charset="utf-8"><title>{title}</title></head>'
-    path.write_text(f"{head}<body>{''.join(parts)}</body></html>\n")
+# The page
 
 
-def _parallel_html(table: pd.DataFrame, axes: Sequence[Axis], title: str) -> go.Figure:
-    dims = [_html_dimension(table, axis) for axis in axes]
-    dims.append({"label": "score", "values": table["score"].to_numpy()})
-    line = {"color": table["score"].to_numpy(), "colorscale": "Viridis", "showscale": True}
-    return go.Figure(go.Parcoords(line=line, dimensions=dims)).update_layout(
-        title=f"{title}: drag along an axis to select trials", template="plotly_white"
+def search_panels(
+    table: pd.DataFrame, axes: Sequence[Axis], share: Mapping[str, float]
+) -> list[Panel]:
+    """Parallel coordinates, the score against each key, and importance."""
+    views = [_parallel_view(table, axes), *(_scatter_view(table, axis) for axis in axes)]
+    return [Panel({(): view}) for view in [*views, _bars_view(share)]]
+
+
+def trials_panel(trials: Mapping[int, Trial], scores: Mapping[int, float]) -> Panel:
+    """The mean curve of every trial, to hover; the best by score stands out."""
+    axes = [x for x in X_AXES if all(has_axis(t, x) for tables in trials.values() for t in tables)]
+    best = _best(trials, scores)
+    views: dict[tuple[str, ...], View] = {}
+    for x in axes:
+        for line, smooth in (("moving average", True), ("raw", False)):
+            traces = [
+                line_trace(
+                    thinned(_trial_curve(tables, x, smooth), POINTS_PER_TRIAL),
+                    _trial_label(trial, len(trials)) if trial == best else f"trial {trial}",
+                    MEAN_COLOR if trial == best else SESSION_COLOR,
+                    width=3 if trial == best else 1,
+                    opacity=1 if trial == best else 0.6,
+                )
+                for trial, tables in trials.items()
+            ]
+            layout = axis_titles(x.label, return_label(smooth)) | {"hovermode": "closest"}
+            views[x.label, line] = View(traces, layout)
+    return Panel(views, {"against": [x.label for x in axes], "line": ["moving average", "raw"]})
+
+
+def _parallel_view(table: pd.DataFrame, axes: Sequence[Axis]) -> View:
+    dimensions = [_dimension(table, axis) for axis in axes]
+    dimensions.append({"label": "score", "values": numbers(table["score"])})
+    line = {"color": numbers(table["score"]), "colorscale": "Viridis", "showscale": True}
+    trace = {"type": "parcoords", "line": line, "dimensions": dimensions}
+    title = "drag along an axis to select trials"
+    return View(
+        [trace], {"title": {"text": title}, "margin": {"l": 90, "r": 60, "t": 110, "b": 30}}
     )
 
 
-def _html_dimension(table: pd.DataFrame, axis: Axis) -> dict[str, Any]:
+def _dimension(table: pd.DataFrame, axis: Axis) -> dict[str, Any]:
     x, ticks = _positions(table, axis)
     if ticks:
         marks = {"tickvals": list(range(len(ticks))), "ticktext": ticks}
-        return {"label": axis.label, "values": x.to_numpy(), **marks}
+        return {"label": axis.label, "values": numbers(x), **marks}
     if axis.is_log:
         logs = np.log10(x.to_numpy(dtype=np.float64))
-        marks = {"tickvals": logs, "ticktext": [f"{value:.3g}" for value in x]}
-        return {"label": f"{axis.label} (log)", "values": logs, **marks}
-    return {"label": axis.label, "values": x.to_numpy()}
+        decades = np.arange(np.ceil(logs.min()), np.floor(logs.max()) + 1)
+        places = np.unique([logs.min(), *decades, logs.max()])
+        names = [f"{10.0 ** float(place):.3g}" for place in places]
+        marks = {"tickvals": numbers(places), "ticktext": names}
+        return {"label": f"{axis.label} (log)", "values": numbers(logs), **marks}
+    return {"label": axis.label, "values": numbers(x)}
 
 
-def _scatter_html(table: pd.DataFrame, axes: Sequence[Axis]) -> list[go.Figure]:
-    text = [f"trial {row.trial}, {row.status}" for row in table.itertuples()]
-    figures = []
-    for axis in axes:
-        x = table[axis.path].map(str) if axis.is_choice else table[axis.path]
-        marker = {"color": table["score"].to_numpy(), "colorscale": "Viridis", "size": 9}
-        points = go.Scatter(x=x, y=table["score"], mode="markers", text=text, marker=marker)
-        figure = go.Figure(points).update_layout(
-            template="plotly_white",
-            height=360,
-            xaxis_title=axis.label,
-            yaxis_title=SCORE_LABEL,
-            xaxis_type="category" if axis.is_choice else "log" if axis.is_log else "linear",
-        )
-        figures.append(figure)
-    return figures
+def _scatter_view(table: pd.DataFrame, axis: Axis) -> View:
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [str(v) for v in table[axis.path]] if axis.is_choice else numbers(table[axis.path]),
+        "y": numbers(table["score"]),
+        "text": [f"trial {row.trial}, {row.status}" for row in table.itertuples()],
+        "marker": {"color": numbers(table["score"]), "colorscale": "Viridis", "size": 9},
+    }
+    layout = axis_titles(axis.label, SCORE_LABEL) | {"hovermode": "closest"}
+    layout["xaxis"]["type"] = "category" if axis.is_choice else "log" if axis.is_log else "linear"
+    return View([trace], layout)
 
 
-def _bars_html(share: Mapping[str, float]) -> go.Figure:
+def _bars_view(share: Mapping[str, float]) -> View:
     ordered = sorted(share.items(), key=lambda item: np.nan_to_num(item[1]))
-    bars = go.Bar(
-        x=[float(np.nan_to_num(value)) for _, value in ordered],
-        y=[label for label, _ in ordered],
-        orientation="h",
-        marker={"color": MEAN_COLOR},
-    )
-    return go.Figure(bars).update_layout(
-        title="importance: share of the spread of the scores that a key alone explains",
-        template="plotly_white",
-        height=120 + 40 * len(ordered),
-        xaxis={"range": [0, 1], "tickformat": ".0%"},
-    )
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": numbers(np.nan_to_num([value for _, value in ordered])),
+        "y": [label for label, _ in ordered],
+        "marker": {"color": MEAN_COLOR},
+    }
+    title = "importance: share of the spread of the scores that a key alone explains"
+    axis = {"range": [0, 1], "tickformat": ".0%"}
+    return View([trace], {"title": {"text": title}, "xaxis": axis, "hovermode": "closest"})
+
+
+# Where a trial is along an axis
 
 
 def _positions(table: pd.DataFrame, axis: Axis) -> tuple[pd.Series, list[str]]:
@@ -263,4 +296,22 @@ def _label_ends(graph: Axes, at: int, low: str, high: str) -> None:
 
 
 def _colors(table: pd.DataFrame) -> np.ndarray:
-    return np.asarray(colormaps[COLORS](_score_height(table)))
+    return np.asarray(colormaps[SCORE_COLORS](_score_height(table)))
+
+
+def _read_trial(paths: SearchPaths, trial: int) -> Trial:
+    """The tables of its sessions; none for a trial that never reached a checkpoint."""
+    tables = (read_session(paths.session_csv(trial, s, "train")) for s in paths.sessions(trial))
+    return [table for table in tables if not table.empty]
+
+
+def _trial_curve(tables: Trial, x: XAxis, smooth: bool) -> pd.Series:
+    return mean_and_std([curve(table, x=x, smooth=smooth) for table in tables])[0]
+
+
+def _best(trials: Iterable[int], scores: Mapping[int, float]) -> int | None:
+    return max(trials, key=lambda trial: scores[trial], default=None)
+
+
+def _trial_label(trial: int, count: int) -> str:
+    return f"trial {trial}, the best of {count} in this search"

@@ -5,62 +5,14 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
 
-import pandas as pd
 from loguru import logger
 
-from slm_lab.analysis.metrics import (
-    TRIAL_SCALARS,
-    Series,
-    SessionMetrics,
-    TrialStatistics,
-    moving_average,
-    random_baseline,
-    session_metrics,
-    trial_metrics,
-)
-from slm_lab.analysis.plot import plot_curves, plot_session, plot_trial, plot_trial_html
-from slm_lab.analysis.tables import read_session
-
-Mode = Literal["train", "eval"]
-
-OPTIONAL_GRAPHS = ("loss", "explore_var", "entropy")  # drawn where the column exists
-EXTRA_GRAPHS = {  # local series, and what each is drawn against
-    "strengths": "frames",
-    "sample_efficiencies": "frames",
-    "stabilities": "frames",
-    "training_efficiencies": "opt_steps",
-}
-
-
-class RunPaths(Protocol):
-    """The paths that analysis reads and writes; `experiment.layout.RunLayout` provides them.
-
-    Stated here because analysis sits beside the experiment room and does not import it.
-    """
-
-    @property
-    def predir(self) -> Path: ...
-    @property
-    def name(self) -> str: ...
-    def sessions(self, trial: int) -> tuple[int, ...]: ...
-    def trial_name(self, trial: int) -> str: ...
-    def session_name(self, trial: int, session: int) -> str: ...
-    def trial_spec_path(self, trial: int) -> Path: ...
-    def session_csv(self, trial: int, session: int, mode: Mode) -> Path: ...
-    def session_metrics(self, trial: int, session: int, mode: Mode) -> Path: ...
-    def session_metrics_scalar(self, trial: int, session: int, mode: Mode) -> Path: ...
-    def session_graph(self, trial: int, session: int, mode: Mode, y: str, x: str) -> Path: ...
-    def trial_metrics(self, trial: int) -> Path: ...
-    def trial_metrics_scalar(self, trial: int) -> Path: ...
-    def trial_metrics_scalar_copy(self, trial: int) -> Path: ...
-    def trial_graph(self, trial: int, y: str, x: str = "frames") -> Path: ...
-    def trial_graph_copy(self, trial: int, y: str) -> Path: ...
-    def trial_graph_html(self, trial: int) -> Path: ...
+from slm_lab.analysis.metrics import TRIAL_SCALARS, TrialStatistics, trial_metrics
+from slm_lab.analysis.sessions import RunPaths, Session, read_sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +50,6 @@ class TrialMetrics:
         return f"trial_metrics: {' | '.join(cells)}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
-    index: int
-    tables: Mapping[Mode, pd.DataFrame]
-    metrics: Mapping[Mode, SessionMetrics]
-
-
 def analyze_trial(
     paths: RunPaths,
     trial: int,
@@ -117,11 +62,10 @@ def analyze_trial(
     """Read the trial's session tables, write its metrics and graphs, and return its metrics.
 
     Reads only files, so it serves a run that just ended as well as one from long ago. A search of
-    many trials may do without the interactive graphs: `html` costs over 4 MB each. Without `write`
-    the folder stays as it is.
+    many trials does without `html` pages and without axes other than frames. Without `write` the
+    folder stays as it is.
     """
-    random_mean = _random_mean(paths.trial_spec_path(trial), measured_baselines(paths.predir))
-    sessions = [_read(paths, trial, session, random_mean) for session in paths.sessions(trial)]
+    sessions = read_sessions(paths, trial)
     if not sessions:
         raise FileNotFoundError(
             f"{paths.predir / 'info'}: no session table of trial {trial}, expected files such as "
@@ -138,9 +82,11 @@ def analyze_trial(
 
     statistics = trial_metrics([session.metrics["eval"] for session in sessions])
     if write:
-        for session in sessions:
-            _write_session(paths, trial, session, log_extra=log_extra)
-        _write_trial(paths, trial, sessions, statistics, log_extra=log_extra, html=html)
+        # matplotlib is imported here, where something is drawn: a run starts at once without it.
+        from slm_lab.analysis.trial_graphs import draw_trial
+
+        _write_metrics(paths, trial, sessions, statistics)
+        draw_trial(paths, trial, sessions, log_extra=log_extra, html=html)
     return TrialMetrics(
         **statistics.scalar,
         sessions={session.index: session.metrics["eval"].scalar for session in sessions},
@@ -152,116 +98,17 @@ def analyze_trial(
     )
 
 
-def measured_baselines(predir: Path) -> Path:
-    """Random-policy scores measured here, beside the run folders they serve."""
-    return predir.parent / "random_baseline.json"
-
-
-def _random_mean(trial_spec_path: Path, measured: Path) -> float:
-    env_name = json.loads(trial_spec_path.read_text())["env"]["name"]
-    random_mean = random_baseline(env_name, measured)
-    if random_mean is None:
-        logger.warning(
-            f"env.name: no random-policy baseline is known for {env_name}, so strength counts "
-            f"from a return of 0. Measure it with: slm-lab env baseline {env_name}"
-        )
-        return 0.0
-    return random_mean
-
-
-def _read(paths: RunPaths, trial: int, session: int, random_mean: float) -> _Session:
-    train = read_session(paths.session_csv(trial, session, "train"))
-    eval_path = paths.session_csv(trial, session, "eval")
-    # The eval table is written last: a session that was killed has none, and its training table
-    # stands in.
-    tables: dict[Mode, pd.DataFrame] = {
-        "train": train,
-        "eval": read_session(eval_path) if eval_path.exists() else train,
-    }
-    metrics = {mode: session_metrics(table, random_mean) for mode, table in tables.items()}
-    return _Session(session, tables, metrics)
-
-
-def _write_session(paths: RunPaths, trial: int, session: _Session, *, log_extra: bool) -> None:
-    for mode in session.tables:
-        metrics = session.metrics[mode]
-        _write_json(paths.session_metrics(trial, session.index, mode), metrics.to_json())
-        _write_json(paths.session_metrics_scalar(trial, session.index, mode), dict(metrics.scalar))
-    names = list(_draw_session(paths, trial, session, "train", log_extra=log_extra))
-    if session.tables["train"].equals(session.tables["eval"]):
-        for y, x in names:  # drawing is slow, copying is not
-            shutil.copyfile(
-                paths.session_graph(trial, session.index, "train", y, x),
-                paths.session_graph(trial, session.index, "eval", y, x),
-            )
-    else:
-        list(_draw_session(paths, trial, session, "eval", log_extra=log_extra))
-
-
-def _draw_session(
-    paths: RunPaths, trial: int, session: _Session, mode: Mode, *, log_extra: bool
-) -> Iterator[tuple[str, str]]:
-    """Draw the session's graphs, yielding what each shows: y and x as its file name has them."""
-    table, local = session.tables[mode], session.metrics[mode].local
-    title = f"{paths.session_name(trial, session.index)} {mode}"
-
-    def path(y: str, x: str) -> Path:
-        return paths.session_graph(trial, session.index, mode, y, x)
-
-    for y, smooth in (("mean_returns", False), ("mean_returns_ma", True)):
-        plot_session(table, "total_reward", path(y, "frames"), title=title, smooth=smooth)
-        yield y, "frames"
-    for y in OPTIONAL_GRAPHS:
-        if y in table and table[y].notna().any():
-            plot_session(table, y, path(y, "frame"), title=title)
-            yield y, "frame"
-    if log_extra:
-        for name, x in EXTRA_GRAPHS.items():
-            for y, smooth in ((name, False), (f"{name}_ma", True)):
-                line = _local_curve(local, name, x, smooth=smooth)
-                plot_curves([line], path(y, x), title=title, y_label=y, x_label=x)
-                yield y, x
-
-
-def _write_trial(
-    paths: RunPaths,
-    trial: int,
-    sessions: Sequence[_Session],
-    statistics: TrialStatistics,
-    *,
-    log_extra: bool,
-    html: bool,
+def _write_metrics(
+    paths: RunPaths, trial: int, sessions: Sequence[Session], statistics: TrialStatistics
 ) -> None:
+    for session in sessions:
+        for mode, metrics in session.metrics.items():
+            _write_json(paths.session_metrics(trial, session.index, mode), metrics.to_json())
+            scalar_path = paths.session_metrics_scalar(trial, session.index, mode)
+            _write_json(scalar_path, dict(metrics.scalar))
     _write_json(paths.trial_metrics(trial), statistics.to_json())
     _write_json(paths.trial_metrics_scalar(trial), dict(statistics.scalar))
     shutil.copyfile(paths.trial_metrics_scalar(trial), paths.trial_metrics_scalar_copy(trial))
-
-    tables = [session.tables["eval"] for session in sessions]
-    title = paths.trial_name(trial)
-    for y, smooth in (("mean_returns", False), ("mean_returns_ma", True)):
-        plot_trial(tables, paths.trial_graph(trial, y), title=title, smooth=smooth)
-        shutil.copyfile(paths.trial_graph(trial, y), paths.trial_graph_copy(trial, y))
-    if html:
-        plot_trial_html(tables, paths.trial_graph_html(trial), title=title)
-
-    if log_extra:
-        locals_ = [session.metrics["eval"].local for session in sessions]
-        for name, x in EXTRA_GRAPHS.items():
-            for y, smooth in ((name, False), (f"{name}_ma", True)):
-                lines = [_local_curve(local, name, x, smooth=smooth) for local in locals_]
-                path = paths.trial_graph(trial, y, x)
-                plot_curves(lines, path, title=title, y_label=y, x_label=x)
-        consistencies = statistics.local["consistencies"]
-        frames = statistics.local["frames"][: len(consistencies)]
-        line = pd.Series(consistencies[: len(frames)], index=frames)
-        path = paths.trial_graph(trial, "consistencies")
-        plot_curves([line], path, title=title, y_label="consistencies")
-
-
-def _local_curve(local: Mapping[str, Series], name: str, x: str, *, smooth: bool) -> pd.Series:
-    values = moving_average(local[name]) if smooth else local[name]
-    # A series of differences (stabilities) has no entry for the first checkpoint.
-    return pd.Series(values, index=local[x][len(local[x]) - len(values) :])
 
 
 def _write_json(path: Path, content: object) -> None:

@@ -5,14 +5,16 @@ Importing this module is kept cheap; each command imports what it needs when it 
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli import page, replay, runs, specs
+from slm_lab.cli import benchmark, cloud, doctor, graphs, hub, page, replay, runs, specs
 from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
 
 if TYPE_CHECKING:
@@ -24,13 +26,18 @@ DEFAULT_SPEC_FILE = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
 DEFAULT_SPEC_NAME = "ppo_cartpole"
 SHOWN_TRIALS = 5
 OUR_ERRORS = (
+    "slm_lab.benchmark.manifest",
+    "slm_lab.benchmark.result",
+    "slm_lab.cli.dotenv",
+    "slm_lab.cloud.error",
     "slm_lab.dashboard.report",
     "slm_lab.dashboard.server",
     "slm_lab.env.error",
     "slm_lab.experiment.export",
     "slm_lab.experiment.lock",
-    "slm_lab.experiment.saved_run",
+    "slm_lab.hub.error",
     "slm_lab.lab",
+    "slm_lab.spec.run_folder",
 )
 
 app = typer.Typer(
@@ -41,13 +48,18 @@ app = typer.Typer(
 )
 env_app = typer.Typer(help="Look at environments.", no_args_is_help=True)
 app.add_typer(env_app, name="env")
+app.add_typer(benchmark.app, name="benchmark")
 app.command("enjoy")(replay.enjoy)
 app.command("eval")(replay.evaluate)
 app.command("export")(replay.export)
+hub.register(app)
+app.command("run-remote")(cloud.run_remote)
+app.command("doctor")(doctor.doctor)
 app.command("list")(runs.list_runs)
 app.command("dashboard")(page.dashboard)
 app.command("report")(page.report)
 specs.register(app)
+graphs.register(app)
 
 
 class Compile(StrEnum):
@@ -107,6 +119,12 @@ def run(
             "--log-extra", envvar="LOG_EXTRA", help="More metrics in the log, more graphs."
         ),
     ] = False,
+    wandb: Annotated[
+        bool,
+        typer.Option(
+            "--wandb", help="Also log to Weights & Biases; WANDB_MODE=offline without a network."
+        ),
+    ] = False,
     compile: Annotated[
         Compile | None,
         typer.Option(help="Whether to compile the learning step. Overrides meta.compile."),
@@ -126,10 +144,24 @@ def run(
     ] = 0,
     ray_address: Annotated[
         str | None,
-        typer.Option(envvar="RAY_ADDRESS", help="Search: on this Ray cluster, not a local one."),
+        typer.Option(
+            envvar="RAY_ADDRESS", help="Train or search on the nodes of this Ray cluster."
+        ),
     ] = None,
+    timestamp: Annotated[
+        str,
+        typer.Option(help="Time in the run folder's name, as 2026_01_31_235959; now if absent."),
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Search: print its space, size and time, and exit.")
+    ] = False,
+    upload_hf: Annotated[
+        bool,
+        typer.Option(
+            "--upload-hf",
+            envvar="UPLOAD_HF",
+            help="Share the run folder (see HF_REPO): at every few checkpoints and at the end.",
+        ),
     ] = False,
     stop_ray: Annotated[
         bool, typer.Option("--stop-ray", help="End the searches that run in data/, and exit.")
@@ -141,6 +173,7 @@ def run(
         return
     from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.experiment.options import RunOptions
+    from slm_lab.hub.error import UploadFailed
     from slm_lab.lab import RunStopped, search
     from slm_lab.lab import run as run_spec
     from slm_lab.spec import load_spec
@@ -160,15 +193,19 @@ def run(
         profile=profile,
         optimize_perf=optimize_perf,
         cuda_offset=cuda_offset,
+        wandb=wandb,
         keep=keep,
         validate=validate,
         ray_address=ray_address,
+        upload_hf=upload_hf,
+        timestamp=timestamp,
     )
     if dry_run:
         _print_search_plan(spec, mode)
         return
     kind, _, where = mode.partition("@")
     outcome: TrialMetrics | SearchMetrics
+    not_uploaded = ""
     try:
         if mode == "search" or (kind == "search" and where):
             outcome = search(spec, options, resume=where)
@@ -181,10 +218,17 @@ def run(
         if stopped.resume:
             typer.echo(f"Resume with: {stopped.resume}", err=True)
         raise typer.Exit(128 + stopped.by) from None
+    except UploadFailed as failure:
+        outcome, not_uploaded = failure.metrics, str(failure)
     if isinstance(outcome, SearchMetrics):
         _print_search(outcome)
+    else:
+        _print_outcome(outcome)
+    if not_uploaded:
+        typer.echo(f"UploadFailed: {not_uploaded}", err=True)
+        raise typer.Exit(FAILED)
+    if isinstance(outcome, SearchMetrics):
         return
-    _print_outcome(outcome)
     if outcome.failed:
         raise typer.Exit(FAILED)
     if mode == "dev":
@@ -218,8 +262,6 @@ def env_baseline(
     data_dir: Annotated[str, typer.Option(help="Folder of runs to keep the score in.")] = "data",
 ) -> None:
     """Measure what random actions score in an env, and keep it for the strength metrics."""
-    from pathlib import Path
-
     from slm_lab.analysis.metrics import save_random_baseline
     from slm_lab.env.baseline import measure_random_policy
     from slm_lab.spec import EnvSpec
@@ -283,8 +325,6 @@ def _print_search_plan(spec: Spec, mode: str) -> None:
 
 
 def _stop_searches() -> None:
-    from pathlib import Path
-
     from slm_lab.search import stop_searches
 
     stopped = stop_searches(Path("data"))
@@ -310,6 +350,7 @@ def _print_next_steps(spec_file: str, spec_name: str) -> None:
 
 def main() -> None:
     """Entry point: also takes the older form `slm-lab SPEC_FILE SPEC_NAME MODE`."""
+    from slm_lab.cli.dotenv import load_dotenv
     from slm_lab.spec.error import SpecError, SpecWarning
 
     warnings.showwarning = _show_warning
@@ -318,6 +359,7 @@ def main() -> None:
     if arguments and arguments[0] not in _known_words():
         arguments = ["run", *arguments]
     try:
+        load_dotenv(Path(".env"), os.environ)
         app(arguments, prog_name="slm-lab")
     except SpecError as error:
         _fail(f"SpecError: {error}")
@@ -329,6 +371,12 @@ def main() -> None:
         if not _is_ours(error):
             raise
         _fail(f"SessionsFailed: {error}", FAILED)
+
+
+def retro_main() -> None:
+    """Entry point of `slm-retro DIR`, the older name of `slm-lab retro DIR`."""
+    sys.argv[1:1] = ["retro"]
+    main()
 
 
 def _known_words() -> set[str]:

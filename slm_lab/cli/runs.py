@@ -1,13 +1,15 @@
-"""`slm-lab list`: the runs on this machine."""
+"""`slm-lab list`: the runs on this machine, and those on the hub."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slm_lab.cli.hub import Repo, print_remote
 from slm_lab.cli.options import BAD_INPUT
 
 if TYPE_CHECKING:
@@ -22,11 +24,23 @@ DataDir = Annotated[Path, typer.Option("--data-dir", "-d", help="Folder of runs.
 
 def list_runs(
     pattern: Annotated[
-        str, typer.Argument(help="Words to find in folder, algorithm, env or status.")
+        str, typer.Argument(help="Part of a folder's name; here also of algorithm, env or status.")
     ] = "",
     data_dir: DataDir = Path("data"),
+    repo: Repo = None,
+    only_local: Annotated[bool, typer.Option("--local", help="Only what is here.")] = False,
+    only_remote: Annotated[bool, typer.Option("--remote", help="Only what is on the hub.")] = False,
 ) -> None:
-    """List the runs in a data folder: score, frames, status, date. Plain text when piped."""
+    """List runs: those here with score, frames, status and date, then those on the hub, if set."""
+    has_remote = not only_local and (repo is not None or bool(os.environ.get("HF_REPO")))
+    if not only_remote and (data_dir.is_dir() or not has_remote):
+        print_local(pattern, data_dir)
+    if has_remote or only_remote:
+        print_remote(pattern, repo)
+
+
+def print_local(pattern: str, data_dir: Path) -> None:
+    """A table for people, plain text for pipes."""
     from slm_lab.experiment.run_catalog import RunCatalog
 
     if not data_dir.is_dir():

@@ -112,7 +112,7 @@ class AtariEnv:
 
     def reset(self) -> np.ndarray:
         """Begin a new game everywhere. The first call seeds the games, later ones do not."""
-        self.episodes.abandon(range(self.num_envs))
+        self.episodes.abandon()
         self._obs, info = self._games.reset(seed=None if self._started else np.array(self._seeds))
         self._began_at = _began_at(info)
         self._started = True

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
-from slm_lab.env.space import Codecs, action_codec, make_spaces, obs_codec
+from slm_lab.env.space import Codecs, ObsCodec, action_codec, make_spaces, obs_codec
 from slm_lab.env.vector import check_batch, spawn_streams
 from slm_lab.types import Transition
 
@@ -88,15 +89,25 @@ class EnvpoolVectorEnv:
     backend = "envpool"
     restorable = False
 
-    def __init__(self, pool: Pool, *, num_envs: int, seed: int) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        *,
+        num_envs: int,
+        seed: int,
+        codec: ObsCodec | None = None,
+        privileged: int = 0,
+    ) -> None:
+        """`codec` is for observations that are not to be laid out by the rules of space.py."""
         self._pool = pool
         self.num_envs = num_envs
         with warnings.catch_warnings():
             # envpool states the bounds of float32 boxes in float64; gymnasium warns of the cast.
             warnings.filterwarnings("ignore", message=".*precision lowered.*")
-            self._obs_codec = obs_codec(pool.observation_space)
+            self._obs_codec = codec or obs_codec(pool.observation_space)
             self._action_codec = action_codec(pool.action_space)
-        self.spaces = make_spaces(self._obs_codec, self._action_codec)
+        spaces = make_spaces(self._obs_codec, self._action_codec)
+        self.spaces = replace(spaces, privileged=privileged)
         self.episodes = EpisodeStats(num_envs)
         _, self._action_rng = spawn_streams(seed, num_envs)
 
@@ -114,7 +125,7 @@ class EnvpoolVectorEnv:
         return Codecs(self._obs_codec, self._action_codec)
 
     def reset(self) -> np.ndarray:
-        self.episodes.abandon(range(self.num_envs))
+        self.episodes.abandon()
         self._obs, self._spare_obs = self._spare_obs, self._obs
         obs, _ = self._pool.reset()
         self._obs_codec.write(obs, self._obs)
@@ -128,7 +139,7 @@ class EnvpoolVectorEnv:
         self._reward[:] = reward
 
         ended = np.flatnonzero(terminated | truncated)
-        self.episodes.add(self._reward, ended.tolist())
+        self.episodes.add(self._reward, ended)
         next_obs = self._obs
         if len(ended):
             next_obs = self._final_obs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ class EpisodeStats:
     """Returns and lengths of finished episodes, and the running totals of unfinished ones.
 
     A step on which nothing ended costs one vector addition: lengths are differences of the step
-    counter, worked out only at an ending.
+    counter, worked out only at an ending. Thousands of envs that end together are counted together.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -26,29 +26,27 @@ class EpisodeStats:
         self.lengths: deque[int] = deque(maxlen=WINDOW)
         self._step = 0
         self._running = np.zeros(num_envs)  # float64: long episodes add up many small rewards
-        self._began_at = [0] * num_envs
+        self._began_at = np.zeros(num_envs, np.int64)
 
-    def add(self, reward: np.ndarray, ended: Sequence[int]) -> None:
+    def add(self, reward: np.ndarray, ended: Sequence[int] | np.ndarray) -> None:
         """Count one step of every env; `ended` lists the slots whose episode it finished."""
         self._step += 1
         self._running += reward
-        for slot in ended:
-            self.count += 1
-            self.returns.append(float(self._running[slot]))
-            self.lengths.append(self._step - self._began_at[slot])
-            self._begin(slot)
+        if len(ended):
+            slots = np.asarray(ended)
+            self.count += len(slots)
+            self.returns.extend(self._running[slots].tolist())
+            self.lengths.extend((self._step - self._began_at[slots]).tolist())
+            self._running[slots] = 0.0
+            self._began_at[slots] = self._step
 
-    def abandon(self, slots: Iterable[int]) -> None:
+    def abandon(self, slots: Sequence[int] | slice = slice(None)) -> None:
         """Forget unfinished episodes that will not be continued."""
-        for slot in slots:
-            self._begin(slot)
-
-    def _begin(self, slot: int) -> None:
-        self._running[slot] = 0.0
-        self._began_at[slot] = self._step
+        self._running[slots] = 0.0
+        self._began_at[slots] = self._step
 
     def running_length(self, slot: int = 0) -> int:
-        return self._step - self._began_at[slot]
+        return self._step - int(self._began_at[slot])
 
     def total_reward(self) -> float:
         """The score of a checkpoint.
@@ -67,7 +65,7 @@ class EpisodeStats:
             "lengths": list(self.lengths),
             "step": self._step,
             "running": self._running.tolist(),
-            "began_at": list(self._began_at),
+            "began_at": self._began_at.tolist(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -76,4 +74,4 @@ class EpisodeStats:
         self.lengths = deque(map(int, state["lengths"]), maxlen=WINDOW)
         self._step = int(state["step"])
         self._running = np.array(state["running"], dtype=np.float64)
-        self._began_at = [int(step) for step in state["began_at"]]
+        self._began_at = np.array(state["began_at"], dtype=np.int64)

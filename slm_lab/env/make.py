@@ -1,7 +1,8 @@
 """EnvSpec in, batched env out.
 
 `env.name` is a Gymnasium id (`CartPole-v1`), or `module:EnvId` (`my_pkg.envs:MyEnv-v0`): the
-module is imported first, from the working directory if need be, and registers the id.
+module is imported first, from the working directory if need be, and registers the id. A name
+`playground/<Name>` is an env of MuJoCo Playground, which is a registry of its own.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import gymnasium as gym
+import torch
 from loguru import logger
 
 from slm_lab.env.ale_backend import AtariEnv, make_atari
 from slm_lab.env.envpool_backend import EnvpoolVectorEnv, make_pool
 from slm_lab.env.error import EnvError
+from slm_lab.env.playground import PREFIX, find_task
+from slm_lab.env.playground_jax import make_playground_jax
+from slm_lab.env.playground_pool import make_playground_pool
 from slm_lab.env.vector import GymnasiumVectorEnv, VectorEnv
 from slm_lab.env.wrapper import FrameStack
 from slm_lab.spec.env import EnvSpec
@@ -51,6 +56,9 @@ def make_env(spec: EnvSpec, *, seed: int, render: bool = False) -> VectorEnv:
     `render` asks for `VectorEnv.render()`, which envpool has not: Gymnasium is used instead.
     """
     env: VectorEnv
+    if spec.name.startswith(PREFIX):
+        env = make_playground_env(spec, seed=seed)
+        return stacked(env, spec)
     backend = choose_backend(spec, render=render)
     if backend == "ale":
         return make_atari_env(spec, seed=seed, render=render)
@@ -66,13 +74,69 @@ def make_env(spec: EnvSpec, *, seed: int, render: bool = False) -> VectorEnv:
         env = EnvpoolVectorEnv(pool, num_envs=spec.num_envs, seed=seed)
     else:
         env = GymnasiumVectorEnv(make_gymnasium_envs(spec, render=render), seed=seed)
-    return FrameStack(env, spec.frame_stack, spec.frame_op) if spec.frame_stack > 1 else env
+    return stacked(env, spec)
+
+
+def stacked(env: VectorEnv, spec: EnvSpec) -> VectorEnv:
+    if spec.frame_stack == 1:
+        return env
+    if env.spaces.privileged:
+        raise EnvError("env.frame_stack: cannot stack an observation that is partly env.privileged")
+    return FrameStack(env, spec.frame_stack, spec.frame_op)
+
+
+def make_playground_env(spec: EnvSpec, *, seed: int) -> VectorEnv:
+    task = find_task(spec.name)
+    if choose_playground_backend(spec) == "envpool":
+        return make_playground_pool(
+            task,
+            num_envs=spec.num_envs,
+            seed=seed,
+            num_threads=spec.num_threads or 1,
+            max_t=spec.max_t,
+            privileged=spec.privileged,
+            kwargs=spec.kwargs,
+        )
+    return make_playground_jax(
+        task,
+        num_envs=spec.num_envs,
+        seed=seed,
+        max_t=spec.max_t,
+        privileged=spec.privileged,
+        device=spec.device,
+        kwargs=spec.kwargs,
+    )
+
+
+def choose_playground_backend(spec: EnvSpec) -> Literal["envpool", "playground"]:
+    """`auto` takes the real package on a CUDA device, which is what it is made for, and envpool's
+    C++ tasks on a CPU; a CPU without envpool takes the package too, if it is there.
+    """
+    if spec.backend in ("envpool", "playground"):
+        return spec.backend
+    if spec.backend != "auto":
+        raise EnvError(
+            f"env.backend: `{spec.backend}` cannot play `{spec.name}`, an env of MuJoCo Playground."
+            " Expected auto, envpool or playground."
+        )
+    has_package = importlib.util.find_spec("mujoco_playground") is not None
+    has_envpool = importlib.util.find_spec("envpool") is not None
+    if not has_package and not has_envpool:
+        raise EnvError(
+            f"env.name: `{spec.name}` is an env of MuJoCo Playground, which is not installed. Run "
+            "`pip install 'slm-lab[playground]'` for a CUDA device, "
+            "or `pip install 'slm-lab[envpool]'` for CPUs."
+        )
+    wants_cuda = torch.cuda.is_available() if spec.device is None else spec.device != "cpu"
+    return "playground" if has_package and (wants_cuda or not has_envpool) else "envpool"
 
 
 def choose_backend(
     spec: EnvSpec, *, render: bool = False
 ) -> Literal["gymnasium", "envpool", "ale"]:
-    """`auto` takes ale-py's own batch for Atari games, for others Gymnasium, which resumes exactly,
+    """Of an env that is not MuJoCo Playground's.
+
+    `auto` takes ale-py's own batch for Atari games, for others Gymnasium, which resumes exactly,
     unless envpool is clearly faster.
 
     An explicit `envpool` needs an id that envpool has and kwargs that it supports.
@@ -85,8 +149,8 @@ def choose_backend(
         return "envpool"
     if spec.backend != "auto":
         raise EnvError(
-            f"env.backend: found `{spec.backend}`, which this version cannot drive. "
-            "Expected auto, gymnasium, envpool or ale."
+            f"env.backend: `{spec.backend}` plays `playground/...` only, found env.name "
+            f"`{spec.name}`. Expected auto, gymnasium, envpool or ale."
         )
     envpool_pays = (
         spec.name in FASTER_ON_ENVPOOL
@@ -134,8 +198,6 @@ def make_gymnasium_envs(spec: EnvSpec, *, render: bool = False) -> list[gym.Env[
 
 
 def make_gymnasium_env(env_id: str, spec: EnvSpec, **options: Any) -> gym.Env[Any, Any]:
-    if env_id.startswith("playground/"):
-        raise no_playground(env_id)
     try:
         registered = copy.copy(gym.spec(env_id))
     except gym.error.Error as error:
@@ -158,6 +220,8 @@ def make_gymnasium_env(env_id: str, spec: EnvSpec, **options: Any) -> gym.Env[An
 
 def render_fps(spec: EnvSpec) -> float:
     """Pictures per second at which the env's time is our time; 30 where it does not say."""
+    if spec.name.startswith(PREFIX):
+        return 30.0
     env = make_gymnasium_env(import_module_of(spec.name), spec)
     env.close()
     return float(env.metadata.get("render_fps") or 30)
@@ -193,15 +257,6 @@ def unknown_id(env_id: str, error: Exception) -> EnvError:
         else "For an env of your own write `module:EnvId`, where importing `module` registers it."
     )
     return EnvError(f"env.name: `{env_id}` is not registered in Gymnasium ({error}). {hint}")
-
-
-def no_playground(env_id: str) -> EnvError:
-    """MuJoCo Playground is a package of its own, beside Gymnasium's registry."""
-    if importlib.util.find_spec("mujoco_playground") is None:
-        fix = "is not installed. Run `pip install 'slm-lab[playground]'`."
-    else:
-        fix = "has no back-end in this version. Use a Gymnasium id."
-    return EnvError(f"env.name: `{env_id}` is an env of MuJoCo Playground, which {fix}")
 
 
 def missing_package(env_id: str, error: Exception) -> EnvError:

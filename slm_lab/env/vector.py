@@ -135,7 +135,7 @@ class GymnasiumVectorEnv:
 
     def reset(self) -> np.ndarray:
         """Begin a new episode everywhere. The first call seeds the envs, later ones do not."""
-        self.episodes.abandon(range(self.num_envs))
+        self.episodes.abandon()
         self._swap_obs_buffers()
         for slot in range(self.num_envs):
             self._begin_episode(slot, None if self._started else self._seeds[slot])

@@ -19,13 +19,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,12 +42,13 @@ from slm_lab.experiment.manifest import (
     check_file,
     read_manifest,
 )
+from slm_lab.experiment.provenance import versions
+from slm_lab.experiment.rotation import link, rotate, sync_folder
 
 Slot = Literal["last", "best"]
 STATE, TENSORS = "state.json", "tensors.safetensors"
 MAX_STATE_BYTES = 256_000_000  # of JSON: arrays are elsewhere
 MAX_CHUNK_BYTES = 64_000_000
-PACKAGES = ("slm-lab", "torch", "numpy", "gymnasium")
 
 
 class CheckpointStore:
@@ -85,8 +83,8 @@ class CheckpointStore:
                 files=files,
             )
             _write(beside / MANIFEST, manifest.to_bytes())
-            _sync_folder(beside)
-            self._rotate(beside, slot)
+            sync_folder(beside)
+            rotate(beside, self.folder / slot)
         except OSError:
             shutil.rmtree(beside, ignore_errors=True)
             raise
@@ -118,16 +116,6 @@ class CheckpointStore:
             fix = "Restore it from a copy, or delete the folder to start this session anew."
             raise CheckpointError(self.folder, f"no good checkpoint is left ({named}). {fix}")
         return None
-
-    def _rotate(self, beside: Path, slot: Slot) -> None:
-        """Killed between any two steps, the newest good one is `slot` or `slot-1`."""
-        newest, older = self.folder / slot, self.folder / f"{slot}-1"
-        if newest.exists():
-            if older.exists():
-                shutil.rmtree(older)
-            newest.rename(older)
-        beside.rename(newest)
-        _sync_folder(self.folder)
 
 
 def read_checkpoint(folder: Path, *, max_bytes: int) -> tuple[Manifest, dict[str, Any]]:
@@ -209,17 +197,6 @@ def check_fits(saved: Any, live: Any, path: str = "") -> None:
         raise ValueError(f"{path}: found {found}, expected {tuple(live.shape)} of {live.dtype}")
 
 
-@cache
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:  # run from a checkout
-            continue
-    return found
-
-
 # Rings
 
 
@@ -284,7 +261,7 @@ def _write_ring(
     entries: dict[str, FileEntry] = {}
     for chunk in kept:
         assert base is not None
-        _link(base.folder / chunk.file, folder / chunk.file)
+        link(base.folder / chunk.file, folder / chunk.file)
         entries[chunk.file] = base.entries[chunk.file]
     step = max(1, MAX_CHUNK_BYTES // ring.row_bytes)
     for first in range(start, ring.written, step):
@@ -402,21 +379,6 @@ def _write(path: Path, content: bytes) -> FileEntry:
         file.flush()
         os.fsync(file.fileno())
     return FileEntry(len(content), hashlib.sha256(content).hexdigest())
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # not every file system has links
-        shutil.copyfile(source, target)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _set_aside(folder: Path) -> None:

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Literal
 
 Mode = Literal["train", "eval"]
 FOLDERS = ("info", "graph", "model", "log")
+TIMESTAMP = r"\d{4}_\d\d_\d\d_\d{6}"
+
+
+def new_timestamp() -> str:
+    return datetime.now().strftime("%Y_%m_%d_%H%M%S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +101,19 @@ class RunLayout:
     def session_graph(self, trial: int, session: int, mode: Mode, y: str, x: str) -> Path:
         return self._graph(f"{self.session_name(trial, session)}_session_graph_{mode}_{y}_vs_{x}")
 
+    def session_graph_html(self, trial: int, session: int, mode: Mode) -> Path:
+        """The page of a session: every curve, against every axis."""
+        path = self.session_graph(trial, session, mode, "mean_returns", "frames")
+        return path.with_suffix(".html")
+
     # Trial results
 
     def trial_metrics(self, trial: int) -> Path:
         return self._info(f"{self.trial_name(trial)}_trial_metrics.json")
+
+    def trial_provenance(self, trial: int) -> Path:
+        """Who worked on the trial, when, and with which code."""
+        return self._info(f"{self.trial_name(trial)}_provenance.json")
 
     def trial_metrics_scalar(self, trial: int) -> Path:
         return self._info(f"{self.trial_name(trial)}_trial_metrics_scalar.json")
@@ -118,7 +133,7 @@ class RunLayout:
         return self.predir / self.trial_graph(trial, y).name
 
     def trial_graph_html(self, trial: int) -> Path:
-        """The interactive graph: one per trial, because each file carries a whole plotly.js."""
+        """The page of a trial: raw or smooth, against every axis."""
         return self.trial_graph_copy(trial, "mean_returns").with_suffix(".html")
 
     # Search results

@@ -56,8 +56,7 @@ class Manifest:
         return sum(entry.size for entry in self.files.values())
 
     def to_bytes(self) -> bytes:
-        content = {"schema": SCHEMA, **asdict(self)}
-        return json.dumps(content | {"sha256": _digest(content)}, indent=1).encode() + b"\n"
+        return sealed({"schema": SCHEMA, **asdict(self)})
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -70,15 +69,12 @@ def read_manifest(folder: Path) -> Manifest:
     if size > MAX_MANIFEST_BYTES:
         raise CheckpointError(path, f"{size:,} bytes are too many for a manifest")
     try:
-        content = json.loads(path.read_bytes())
-        checksum = content.pop("sha256")
-    except (OSError, ValueError, RecursionError, AttributeError, KeyError) as error:
-        raise CheckpointError(path, f"is damaged ({error!r:.100})") from None
+        content = unsealed(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(path, f"is damaged ({error!s:.100})") from None
     if content.get("schema") != SCHEMA:
         found = f"found schema {content.get('schema')!r:.20}, this version reads {SCHEMA}"
         raise CheckpointError(path, f"{found}. Resume with the version of slm-lab that wrote it.")
-    if checksum != _digest(content):
-        raise CheckpointError(path, "is damaged (its checksum does not match)")
     manifest = _build(content, path)
     for name, entry in manifest.files.items():
         if not is_plain_name(name):
@@ -136,6 +132,23 @@ def _build(content: dict[str, Any], path: Path) -> Manifest:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(path, f"is no manifest ({error!r:.100})") from None
+
+
+def sealed(content: Mapping[str, Any]) -> bytes:
+    """JSON that carries a checksum of itself."""
+    return json.dumps({**content, "sha256": _digest(content)}, indent=1).encode() + b"\n"
+
+
+def unsealed(data: bytes) -> dict[str, Any]:
+    """What was sealed; ValueError if it is not whole."""
+    try:
+        content: dict[str, Any] = json.loads(data)
+        checksum = content.pop("sha256")
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
+        raise ValueError(repr(error)) from None
+    if checksum != _digest(content):
+        raise ValueError("its checksum does not match")
+    return content
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -17,10 +17,14 @@ class RunOptions:
     profile: bool = False
     optimize_perf: bool = True
     cuda_offset: int = 0
+    wandb: bool = False
     data_dir: str = "data"
     resume: bool = False  # go on from the checkpoints of the run folder
-    # Of a search: trials whose models stay (-1: all), how many of the best are run again with fresh
-    # seeds, and the Ray cluster to run on (None starts a local one).
+    timestamp: str = ""  # in the name of a new run folder; now, if empty
+    upload_hf: bool = False  # share the run folder while it grows, and at the end
+    # The Ray cluster to run on. None: processes of this machine; for a search, a Ray of its own.
+    ray_address: str | None = None
+    # Of a search: trials whose models stay (-1: all), and how many of the best are run again with
+    # fresh seeds.
     keep: int = 3
     validate: int = 0
-    ray_address: str | None = None

@@ -1,15 +1,29 @@
-"""The spec that a run saves: what it was given, and what tells this run from others."""
+"""Where a run comes from: the spec that it saves, and who worked on its folder with which code."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
+import resource
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.options import RunOptions
 from slm_lab.spec import Spec
+
+PACKAGES = ("slm-lab", "torch", "numpy", "gymnasium")
+ENV_PACKAGES = ("envpool", "mujoco", "ale-py", "Box2D")
+PACKAGE_FOLDER = "slm_lab"
 
 
 def save_spec(
@@ -30,16 +44,114 @@ def save_spec(
     path.write_text(json.dumps(tree, indent=2) + "\n")
 
 
+@dataclass(slots=True)
+class Sitting:
+    """One process's work on a trial, from its start or resume to its end.
+
+    `end` is "finished", "stopped" or "failed: ..."; a process that was killed leaves "died" and no
+    times. `cpu_seconds` are those of the sessions: far fewer than `seconds` on every core means
+    that the machine did other work. `git_dirty` is None where there is no checkout.
+    """
+
+    mode: str
+    git_sha: str | None = None
+    git_dirty: bool | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    cores: int = 1
+    machine: str = ""
+    started: str = ""
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+    end: str = "died"
+
+
+@contextmanager
+def sitting(path: Path, mode: str, cores: int) -> Iterator[Sitting]:
+    """Keep a sitting on record in `path`, beside those before it; the caller says how it ends."""
+    this = Sitting(
+        mode=mode,
+        git_sha=git_sha(),
+        git_dirty=git_dirty(),
+        versions=versions(*PACKAGES, *ENV_PACKAGES),
+        cores=cores,
+        machine=platform.machine(),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    before = read_sittings(path)
+    _write_sittings(path, [*before, this])
+    start, cpu_start = time.monotonic(), _cpu_seconds()
+    try:
+        yield this
+    finally:
+        this.seconds = round(time.monotonic() - start, 1)
+        this.cpu_seconds = round(_cpu_seconds() - cpu_start, 1)
+        _write_sittings(path, [*before, this])
+
+
+def read_sittings(path: Path) -> list[Sitting]:
+    """Those on record; none where the file is missing or not ours."""
+    try:
+        entries: list[dict[str, Any]] = json.loads(path.read_text())["sittings"]
+        known = {each.name for each in fields(Sitting)}
+        return [Sitting(**{k: v for k, v in entry.items() if k in known}) for entry in entries]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _write_sittings(path: Path, sittings: list[Sitting]) -> None:
+    text = json.dumps({"sittings": [asdict(each) for each in sittings]}, indent=2)
+    with suppress(OSError):  # a full disk costs the record, never the run
+        path.write_text(text + "\n")
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of every process it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+@cache
+def versions(*packages: str) -> dict[str, str]:
+    """Of Python and of those packages that are installed; without names, what results hang on."""
+    found = {"python": platform.python_version()}
+    for package in packages or PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # run from a checkout
+            continue
+    return found
+
+
 def git_sha() -> str | None:
     """Commit of the code that runs, if it runs from a checkout."""
-    root = Path(__file__).resolve().parents[2]
-    command = ["git", "rev-parse", "--show-toplevel", "HEAD"]
+    found = _git("rev-parse", "--show-toplevel", "HEAD")
+    if found is not None:
+        top, sha = found.splitlines()
+        # An installed copy may lie in somebody else's repository, inside its virtual environment.
+        if Path(top) == _root():
+            return sha
+    return os.environ.get("SLM_LAB_GIT_SHA")
+
+
+def git_dirty() -> bool | None:
+    """Whether the package differs from that commit; results and documents beside it may."""
+    top = _git("rev-parse", "--show-toplevel")
+    if top is None or Path(top.strip()) != _root():
+        return None
+    changes = _git("status", "--porcelain", "--", PACKAGE_FOLDER)
+    return None if changes is None else bool(changes.strip())
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", *arguments]
     try:
         done = subprocess.run(
-            command, cwd=root, capture_output=True, text=True, check=True, timeout=5
+            command, cwd=_root(), capture_output=True, text=True, check=True, timeout=5
         )
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("SLM_LAB_GIT_SHA")
-    top, sha = done.stdout.splitlines()
-    # An installed copy may lie in the repository of somebody else, inside its virtual environment.
-    return sha if Path(top) == root else os.environ.get("SLM_LAB_GIT_SHA")
+        return None
+    return done.stdout
+
+
+def _root() -> Path:
+    return Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from loguru import logger
@@ -46,15 +46,26 @@ COUNTERS = ("frame", "t", "epi", "opt_step")  # exact: float32 counts only to 16
 Row = dict[str, float]
 
 
+class Sink(Protocol):
+    """A further place for the numbers; `wandb_sink.WandbSink` is one."""
+
+    def scalars(self, values: Mapping[str, float]) -> None: ...
+    def close(self) -> None: ...
+
+
 class Recorder:
     """Owns what a session has measured so far, and every file that says so.
 
     A row holds the columns of `BASE_COLUMNS` but `total_reward_ma`, which is computed here; NaN, or
     a column left out, means not known. Further columns follow those: first the ones that
-    algorithms are known for, then any others in the order given.
+    algorithms are known for, then any others in the order given. A `sink` gets what TensorBoard
+    gets.
     """
 
-    def __init__(self, layout: RunLayout, trial: int, session: int) -> None:
+    def __init__(
+        self, layout: RunLayout, trial: int, session: int, sink: Sink | None = None
+    ) -> None:
+        self._sink = sink
         self._unit = f"trial{trial}_session{session}"
         self._train = _Table(layout.session_csv(trial, session, "train"))
         self._eval = _Table(layout.session_csv(trial, session, "eval"))
@@ -108,6 +119,8 @@ class Recorder:
     def close(self) -> None:
         """Finish the files; without separate evaluations, the eval table is the training table."""
         self._tell_tensorboard(self._events.close)
+        if self._sink is not None:
+            self._sink.close()
         self._train.finish()
         if not self._eval.rows:
             try:
@@ -137,6 +150,10 @@ class Recorder:
         event = Event(wall_time=time.time(), step=int(row["frame"]), summary=Summary(value=values))
         self._tell_tensorboard(lambda: self._events.add_event(event))
         self._tell_tensorboard(self._events.flush)
+        if self._sink is not None:
+            self._sink.scalars(
+                {"frame": row["frame"]} | {prefix + name: value for name, value in row.items()}
+            )
 
     def _tell_tensorboard(self, say: Callable[[], None]) -> None:
         """Its copy of the curve is worth a warning, not a run."""

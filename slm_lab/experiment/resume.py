@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.layout import TIMESTAMP, RunLayout
 from slm_lab.experiment.manifest import CheckpointError, read_manifest
 from slm_lab.spec import Problem, Spec, SpecError, load_spec
 
@@ -34,7 +34,7 @@ def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
             found = f"found `train@{where}`; {error}"
             raise SpecError([Problem("MODE", found)], "the command") from None
     # The time in the name tells the runs of `ppo` from those of `ppo_large`.
-    pattern = rf"{re.escape(spec_name)}_\d{{4}}_\d\d_\d\d_\d{{6}}(_\d+)?"
+    pattern = rf"{re.escape(spec_name)}_{TIMESTAMP}(_\d+)?"
     folders = data_dir.iterdir() if data_dir.is_dir() else ()
     runs = sorted(
         folder
@@ -59,18 +59,25 @@ def check_same_experiment(spec: Spec, layout: RunLayout, trial: int | None) -> S
     saved = load_spec(path, layout.name)
     if spec.meta.random_seed is None:
         spec = spec.with_values({"meta.random_seed": saved.meta.random_seed})
-    ours, theirs = dict(_leaves(_shaping(spec))), dict(_leaves(_shaping(saved)))
-    ours["name"], theirs["name"] = spec.name, layout.name
-    problems = [
-        Problem(key, f"found {_shown(ours, key)}, but the run has {_shown(theirs, key)}")
-        for key in sorted(ours.keys() | theirs.keys())
-        if ours.get(key, "absent") != theirs.get(key, "absent")
-    ]
+    problems = spec_differences(spec, saved)
+    if spec.name != layout.name:
+        found = f"found {json.dumps(spec.name)}, but the run has {json.dumps(layout.name)}"
+        problems.append(Problem("name", found))
     if problems:
         mode = "train" if trial is not None else "search"
         fix = f"To go on with the run as it was: {resume_command(layout, mode)}"
         raise SpecError([*problems, Problem("MODE", fix)], f"resuming {layout.predir}")
     return saved
+
+
+def spec_differences(spec: Spec, ran: Spec) -> list[Problem]:
+    """Where a spec shapes its sessions otherwise than the spec of a run did, by key."""
+    ours, theirs = dict(_leaves(_shaping(spec))), dict(_leaves(_shaping(ran)))
+    return [
+        Problem(key, f"found {_shown(ours, key)}, but the run has {_shown(theirs, key)}")
+        for key in sorted(ours.keys() | theirs.keys())
+        if ours.get(key, "absent") != theirs.get(key, "absent")
+    ]
 
 
 def spec_sha256(spec: Spec) -> str:

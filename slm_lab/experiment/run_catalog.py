@@ -24,13 +24,13 @@ from slm_lab.experiment.lock import is_held, lock_holders
 from slm_lab.experiment.resume import is_finished
 from slm_lab.experiment.saved_run import (
     MAX_METRICS_BYTES,
-    SPEC_FILE,
     TIMESTAMP,
     RunFolderError,
     inside,
 )
 from slm_lab.experiment.search.journal import TrialRecord, read_records
 from slm_lab.spec.catalog import target_score
+from slm_lab.spec.run_folder import SPEC_FILE
 from slm_lab.spec.text import TextError, decode, parse
 
 Kind = Literal["trial", "search"]

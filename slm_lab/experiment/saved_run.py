@@ -16,14 +16,12 @@ from pathlib import Path
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.spec import Spec, load_spec
 from slm_lab.spec.error import nearest
+from slm_lab.spec.run_folder import SPEC_FILE, listed, spec_files
+from slm_lab.spec.run_folder import RunFolderError as RunFolderError
+from slm_lab.spec.run_folder import inside as inside
 
-SPEC_FILE = re.compile(r"(?P<name>.+?)(_t(?P<trial>\d{1,6}))?_spec\.(json|yaml|yml)")
 TIMESTAMP = re.compile(r"_\d{4}_\d{2}_\d{2}_\d{6}(_\d+)?$")
 MAX_METRICS_BYTES = 1_000_000
-
-
-class RunFolderError(ValueError):
-    """A run folder that cannot be used as asked: the message names the file and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,11 @@ class SavedRun:
             )
         return max(sessions, key=lambda session: _or_worst(self._score(session)))
 
+    @property
+    def score(self) -> float:
+        """The trial's `total_reward_ma`; NaN if it has none."""
+        return _read_score(self.layout.predir, self.layout.trial_metrics_scalar(self.trial))
+
     def model_path(self, session: int, net: str, *, best: bool) -> Path:
         return self.layout.model_path(self.trial, session, net, "model", best=best)
 
@@ -77,31 +80,15 @@ def open_run(
     Without `trial` it is the best one that has a saved agent.
     """
     folder, named_trial = _find(str(where), spec_name, Path(data_dir))
-    files = {match: path for path in _listed(folder) if (match := SPEC_FILE.fullmatch(path.name))}
-    if not files:
-        raise RunFolderError(
-            f"{folder}: not a run folder, it holds no *_spec.json or *_spec.yaml. "
-            "Give the folder that a run printed as `Folder`, such as data/NAME_TIMESTAMP."
-        )
-    layout = RunLayout(folder, min((match["name"] for match in files), key=len))
-    by_trial = {
-        match["trial"]: path for match, path in files.items() if match["name"] == layout.name
-    }
+    name, by_trial = spec_files(folder)
+    layout = RunLayout(folder, name)
     if trial is None:
         trial = named_trial if named_trial is not None else _best_trial(layout)
-    spec_path = by_trial.get(str(trial)) or by_trial.get(None)
+    spec_path = by_trial.get(trial) or by_trial.get(None)
     if spec_path is None:
-        known = ", ".join(sorted(key for key in by_trial if key))
+        known = ", ".join(str(key) for key in sorted(key for key in by_trial if key is not None))
         raise RunFolderError(f"{folder}: no spec of trial {trial}; there is one of trial {known}.")
     return SavedRun(layout, trial, load_spec(inside(folder, spec_path)))
-
-
-def inside(folder: Path, path: Path) -> Path:
-    """The path with links followed, if that stays inside the folder."""
-    resolved = path.resolve()
-    if not resolved.is_relative_to(folder.resolve()):
-        raise RunFolderError(f"{path}: leads out of the run folder, to {resolved}. Not followed.")
-    return resolved
 
 
 def _find(where: str, spec_name: str | None, data_dir: Path) -> tuple[Path, int | None]:
@@ -118,7 +105,7 @@ def _find(where: str, spec_name: str | None, data_dir: Path) -> tuple[Path, int 
     if match and any(name.is_file() for name in _either_extension(path)):
         return path.parent, None if match["trial"] is None else int(match["trial"])
     parent = path.parent if path.parent.is_dir() else data_dir
-    close = nearest(path.name, (found.name for found in _listed(parent)))
+    close = nearest(path.name, (found.name for found in listed(parent)))
     hint = f"Did you mean {' or '.join(str(parent / name) for name in close)}?" if close else ""
     raise RunFolderError(
         f"{where}: no such run. Expected a run folder, or the *_spec.json or *_spec.yaml in one. "
@@ -133,7 +120,7 @@ def _either_extension(path: Path) -> list[Path]:
 
 
 def _latest(spec_name: str | None, data_dir: Path) -> Path:
-    stamps = {path: match for path in _listed(data_dir) if (match := TIMESTAMP.search(path.name))}
+    stamps = {path: match for path in listed(data_dir) if (match := TIMESTAMP.search(path.name))}
     runs = {path: path.name[: match.start()] for path, match in stamps.items() if path.is_dir()}
     if spec_name is not None:
         # `-s env=…` adds to the name; a run of exactly this name comes before such a one.
@@ -158,15 +145,8 @@ def _saved_agents(layout: RunLayout) -> set[tuple[int, int, bool]]:
     """(trial, session, whether it is the best) of every acting net on disk."""
     name = re.escape(layout.name)
     pattern = re.compile(rf"{name}_t(\d{{1,6}})_s(\d{{1,6}})(_ckpt-best)?_net_model\.pt")
-    matches = (pattern.fullmatch(path.name) for path in _listed(layout.predir / "model"))
+    matches = (pattern.fullmatch(path.name) for path in listed(layout.predir / "model"))
     return {(int(m[1]), int(m[2]), m[3] is not None) for m in matches if m}
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
 
 
 def _read_score(folder: Path, path: Path) -> float:

@@ -22,7 +22,6 @@ from slm_lab.experiment.checkpoint import (
     check_fits,
     has_rings,
     tree_bytes,
-    versions,
 )
 from slm_lab.experiment.console import Progress, format_checkpoint, format_profile
 from slm_lab.experiment.distributed import SharedAlgorithm
@@ -36,10 +35,12 @@ from slm_lab.experiment.models import (
 )
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.profiler import OperatorProfiler
+from slm_lab.experiment.provenance import versions
 from slm_lab.experiment.recorder import Recorder
 from slm_lab.experiment.resume import spec_sha256
 from slm_lab.experiment.seeding import session_seeds
 from slm_lab.experiment.viewer import Viewer
+from slm_lab.experiment.wandb_sink import WandbSink
 from slm_lab.experiment.workers import SharedNets
 from slm_lab.spec import Spec
 
@@ -100,7 +101,8 @@ class Session:
         )
         if shared is not None:
             self._agent.algorithm = SharedAlgorithm(self._agent.algorithm, shared)
-        self._recorder = Recorder(layout, trial, session)
+        sink = WandbSink(spec, layout, trial, session) if options.wandb else None
+        self._recorder = Recorder(layout, trial, session, sink)
         self._viewer = Viewer(self._env, spec.name) if options.render else None
         self._profiler = OperatorProfiler(layout.predir) if options.profile else None
         self._loop = Loop(self._agent, self._env, spec.env.max_frame)

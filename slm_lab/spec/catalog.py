@@ -59,6 +59,11 @@ def target_scores() -> Mapping[str, float]:
 
 def target_score(env_id: str, env: Mapping[str, Any] | None = None) -> float | None:
     """The target of an env, by its id and, where they change its actions, its arguments."""
-    if env_id == "LunarLander-v3" and (env or {}).get("continuous"):
-        env_id = "LunarLanderContinuous-v3"
-    return target_scores().get(env_id)
+    return target_scores().get(listed_env(env_id, env or {}))
+
+
+def listed_env(env_id: str, env: Mapping[str, Any]) -> str:
+    """The name that tables list an env under: its id, and `continuous` where that is another."""
+    if env_id == "LunarLander-v3" and env.get("continuous"):
+        return "LunarLanderContinuous-v3"
+    return env_id

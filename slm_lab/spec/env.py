@@ -103,6 +103,10 @@ class EnvSpec(Block):
     device: str | None = Field(
         default=None, description="Device of playground envs; null is automatic."
     )
+    privileged: Flag = Field(
+        default=False,
+        description="Let a critic net of its own read `privileged_state`, if the env has one.",
+    )
     backend: Backend = Field(default="auto", description="Engine that runs the env.")
     frame_stack: Annotated[SmallCount, Field(le=64)] = Field(
         default=1, description="Last observations seen together; frame_op_len is an old name."

@@ -475,11 +475,27 @@ def _cross_check(spec: Spec, report: Report) -> None:
             f"the value scale would be each worker's own with meta.distributed: {meta.distributed}."
             " Set one of them to false.",
         )
+    if env.privileged:
+        _check_privileged(spec, report)
     if meta.log_frequency > env.max_frame:
         report.warnings.append(
             f"meta.log_frequency: {meta.log_frequency} is more than env.max_frame = "
             f"{env.max_frame}, so the curve will have one row"
         )
+
+
+def _check_privileged(spec: Spec, report: Report) -> None:
+    """A policy must never see what only a critic may: there has to be a critic of its own."""
+    net = spec.agent.net
+    if spec.agent.algorithm.name not in ("PPO", "ActorCritic"):
+        fault = f"is for PPO and ActorCritic, not for {spec.agent.algorithm.name}"
+    elif net.shared:
+        fault = "needs a critic net of its own: set agent.net.shared to false"
+    elif isinstance(net, RecurrentNetSpec):
+        fault = "has no recurrent form: use MLPNet or TorchArcNet"
+    else:
+        return
+    report.problem("env.privileged", f"{fault}. Or set env.privileged to false.")
 
 
 def _check_recurrence(spec: Spec, report: Report) -> None:

@@ -48,6 +48,23 @@ def test_the_shift_is_clamped_both_ways() -> None:
     assert output(layer(mean=13.0)) == pytest.approx([-7.0, -3.0])
 
 
+def test_a_batch_far_from_zero_keeps_its_spread() -> None:
+    # In float32 the squares of these differ by less than they are rounded.
+    far = layer(steps=0, momentum=1.0)
+    assert output(far, X + 1e5) == pytest.approx([-1.0, 1.0])
+    assert far.running_mean.item() == pytest.approx(1e5 + 3)
+    assert far.running_var.item() == pytest.approx(4.0)
+
+
+def test_statistics_and_gradients_are_those_of_torch() -> None:
+    x = torch.randn(6, 3, 5, generator=torch.Generator().manual_seed(0)) * 2 + 7
+    ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    renorm, norm = BatchRenorm1d(3, eps=1e-3), nn.BatchNorm1d(3, eps=1e-3)  # step 0: the same
+    renorm(ours).pow(3).sum().backward()
+    norm(theirs).pow(3).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4)
+
+
 def test_at_the_start_it_is_plain_batch_norm() -> None:
     assert output(layer(mean=-7.0, var=0.01, steps=0)) == pytest.approx([-1.0, 1.0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +11,14 @@ import pandas as pd
 import pytest
 
 from slm_lab.analysis.experiment import (
+    Axis,
     SearchMetrics,
     TrialRow,
     experiment_table,
     importance,
-    plot_experiment,
     write_experiment,
 )
-from slm_lab.analysis.experiment_plot import Axis
+from slm_lab.analysis.experiment_plot import plot_experiment
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.spec import load_spec
 
@@ -113,9 +114,11 @@ def test_every_graph_of_a_search_is_drawn_and_the_page_needs_no_network(layout):
         assert layout.multi_trial_graph(y).exists()
         assert layout.multi_trial_graph_copy(y).exists()
     page = layout.experiment_graph_html().read_text()
-    assert "<script src=" not in page
-    assert all(f"search_graph_{i}" in page for i in range(4)), "lines, two scatters, importance"
+    assert re.findall(r'src="([^"]*)"', page) == ["plotly.min.js"]
+    kinds = re.findall(r'"data":\[\{"type":"(\w+)"', page)
+    assert kinds[:4] == ["parcoords", "scatter", "scatter", "bar"]
     assert "optim_spec.lr" in page
+    assert "trial 1, the best of 2 in this search" in page
 
 
 def result(*rows: TrialRow) -> SearchMetrics:

@@ -5,7 +5,9 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 
-from slm_lab.analysis.plot import plot_curves, plot_session, plot_trial, plot_trial_html
+from slm_lab.analysis.curves import FRAMES
+from slm_lab.analysis.plot import Line, plot_curves, plot_lines, plot_session, plot_trial
+from slm_lab.analysis.style import BLUE, GREY, line_styles
 
 
 def session(rows: int, seed: int = 0) -> pd.DataFrame:
@@ -61,24 +63,44 @@ def test_a_diverged_session_leaves_a_gap_instead_of_an_error(tmp_path):
     broken = session(20)
     broken.loc[10:, "total_reward"] = math.inf
     plot_trial([session(20), broken], tmp_path / "trial.png", title="demo_t0", smooth=True)
-    plot_trial_html([session(20), broken], tmp_path / "trial.html", title="demo_t0")
+    assert blue(tmp_path / "trial.png") > 100
 
 
-def test_the_interactive_graph_is_one_page_that_needs_no_network(tmp_path):
-    path = tmp_path / "trial.html"
-    plot_trial_html([session(50, 1), session(50, 2)], path, title="demo_t0")
-    page = path.read_text()
-    assert len(page) > 3_000_000  # plotly.js itself
-    head, _, data = page.rpartition("<script")
-    assert "session 1" in data
-    assert "moving average" in data
-    assert "http" not in data
-    for loaded_from_elsewhere in ("<script src", '<script type="text/javascript" src', "<link"):
-        assert loaded_from_elsewhere not in head + data
+def test_a_graph_is_replaced_in_one_step_and_nothing_is_left_beside_it(tmp_path):
+    path = tmp_path / "trial.png"
+    path.write_text("an older graph")
+    plot_trial([session(5)], path, title="demo_t0")
+    assert [file.name for file in tmp_path.iterdir()] == ["trial.png"]
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_same_tables_give_the_same_page(tmp_path):
-    tables = [session(5)]
-    plot_trial_html(tables, tmp_path / "a.html", title="demo")
-    plot_trial_html(tables, tmp_path / "b.html", title="demo")
-    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+def lines(*names: str) -> list[Line]:
+    curves = [pd.Series([1.0, 2.0, 4.0], index=[100, 200, 300])]
+    return [Line(n, curves, s) for n, s in zip(names, line_styles(names), strict=True)]
+
+
+def near(path, color: str) -> int:
+    """Pixels in a colour."""
+    wanted = tuple(int(color[i : i + 2], 16) for i in (1, 3, 5))
+    image = np.round(imread(path)[..., :3] * 255).astype(int)
+    return int((np.abs(image - wanted).max(axis=-1) < 8).sum())
+
+
+def test_an_algorithm_has_its_colour_whatever_else_is_in_the_graph(tmp_path):
+    for i, names in enumerate([("PPO",), ("DQN", "PPO"), ("A2C", "SAC", "PPO")]):
+        path = tmp_path / f"{i}.png"
+        plot_lines(lines(*names), path, title="CartPole-v1", x=FRAMES, y_label="mean return")
+        assert near(path, BLUE) > 500
+
+
+def test_the_target_is_a_line_of_its_own(tmp_path):
+    for name, target in (("without", None), ("with", 3.0)):
+        plot_lines(
+            lines("PPO"),
+            tmp_path / name,
+            title="CartPole-v1",
+            x=FRAMES,
+            y_label="mean return",
+            target=target,
+        )
+    assert near(tmp_path / "with", GREY) > near(tmp_path / "without", GREY) + 300

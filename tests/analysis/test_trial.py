@@ -6,7 +6,7 @@ import math
 import pytest
 from loguru import logger
 
-from slm_lab.analysis import trial as trial_module
+from slm_lab.analysis import trial_graphs
 from slm_lab.analysis.trial import analyze_trial
 from slm_lab.experiment.console import format_value
 from slm_lab.experiment.layout import RunLayout
@@ -35,7 +35,7 @@ def messages():
 def undrawn(monkeypatch):
     """Graphs as empty files, for tests that are about numbers: drawing is what takes the time."""
     for name in ("plot_curves", "plot_session", "plot_trial"):
-        monkeypatch.setattr(trial_module, name, lambda *args, **kwargs: args[-1].touch())
+        monkeypatch.setattr(trial_graphs, name, lambda *args, **kwargs: args[-1].touch())
 
 
 def run_folder(tmp_path, *sessions: str, env: str = "CartPole-v1", eval_tables: bool = True):
@@ -90,15 +90,22 @@ def test_a_trial_writes_all_its_files_where_people_and_tools_look(tmp_path):
         for mode in ("train", "eval")
         for kind, ending in (("df", "csv"), ("metrics", "json"), ("metrics_scalar", "json"))
     }
-    assert files == session_graphs | session_info | {
+    session_graphs |= {
+        f"graph/demo_t0_s{s}_session_graph_train_mean_returns_vs_frames.html" for s in (0, 1)
+    }
+    trial_pngs = {
+        f"graph/demo_t0_trial_graph_{y}_vs_{x}.png"
+        for y in ("mean_returns", "mean_returns_ma")
+        for x in ("frames", "opt_steps", "wall_t")
+    }
+    assert files == session_graphs | session_info | trial_pngs | {
         "demo_spec.json",
         "demo_t0_spec.json",
         "demo_t0_trial_metrics_scalar.json",
         "demo_t0_trial_graph_mean_returns_vs_frames.png",
         "demo_t0_trial_graph_mean_returns_vs_frames.html",
         "demo_t0_trial_graph_mean_returns_ma_vs_frames.png",
-        "graph/demo_t0_trial_graph_mean_returns_vs_frames.png",
-        "graph/demo_t0_trial_graph_mean_returns_ma_vs_frames.png",
+        "plotly.min.js",
         "info/demo_t0_trial_metrics.json",
         "info/demo_t0_trial_metrics_scalar.json",
     }

@@ -109,7 +109,9 @@ def test_a_playground_env_without_its_package_names_the_extra(slm_lab, monkeypat
 
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda n, *a: None if "playground" in n else real(n, *a)
+        importlib.util,
+        "find_spec",
+        lambda n, *a: None if n in ("mujoco_playground", "envpool") else real(n, *a),
     )
     file = "slm_lab/spec/benchmark_arc/ppo/ppo_playground.yaml"
     flags = ["-s", "env=playground/CartpoleBalance", "-s", "env.num_envs=2"]

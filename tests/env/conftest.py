@@ -98,6 +98,11 @@ def make_scripted() -> type[Scripted]:
 
 
 @pytest.fixture
+def make_scripted_pool() -> type[ScriptedPool]:
+    return ScriptedPool
+
+
+@pytest.fixture
 def env_spec() -> Callable[..., EnvSpec]:
     def build(name: str, **keys: Any) -> EnvSpec:
         return EnvSpec.model_validate({"name": name, "max_frame": 1000, **keys})

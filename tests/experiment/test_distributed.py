@@ -15,8 +15,9 @@ from slm_lab.agent.make import make_agent
 from slm_lab.analysis.tables import read_session
 from slm_lab.experiment.distributed import Exchange, SharedAlgorithm
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.local_sessions import concurrency
 from slm_lab.experiment.options import RunOptions
-from slm_lab.experiment.trial import concurrency, run_sessions
+from slm_lab.experiment.trial import run_sessions
 from slm_lab.experiment.workers import SharedNets, shared_nets, worker_spec
 from slm_lab.spec import SpecError, load_spec
 from slm_lab.types import Spaces, Transition
@@ -136,7 +137,7 @@ def test_a_worker_has_its_part_of_the_frames_and_of_the_decay():
 
 
 def test_all_workers_run_at_once_even_on_few_cores(make_spec, monkeypatch):
-    monkeypatch.setattr("slm_lab.experiment.trial.available_cores", lambda: 1)
+    monkeypatch.setattr("slm_lab.experiment.local_sessions.available_cores", lambda: 1)
     assert concurrency(make_spec(meta__distributed="shared", meta__max_session=3)) == 3
 
 

@@ -69,6 +69,10 @@ def test_the_last_folder_in_the_alphabet_is_the_latest(tmp_path):
             "demo_t0_trial_graph_mean_returns_vs_frames.html",
         ),
         (
+            lambda run: run.session_graph_html(0, 1, "train"),
+            "graph/demo_t0_s1_session_graph_train_mean_returns_vs_frames.html",
+        ),
+        (
             lambda run: run.model_path(0, 1, "net", "model", best=False),
             "model/demo_t0_s1_net_model.pt",
         ),

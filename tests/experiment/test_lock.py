@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slm_lab.experiment.lock import LockedError, locked
+from slm_lab.experiment.lock import LockedError, is_held, lock_holders, locked
 
 FORK = multiprocessing.get_context("fork")
 
@@ -87,3 +87,15 @@ def test_where_nothing_can_be_written_nothing_need_be_locked(tmp_path):
     (tmp_path / "file").write_text("")
     with locked(tmp_path / "file" / "run.lock", "the folder"):
         pass
+
+
+def test_whether_a_lock_is_held_can_be_asked_without_taking_it(tmp_path, holder):
+    process, _ = holder
+    lock = tmp_path / "run.lock"
+    assert is_held(lock, lock_holders())
+    process.kill()
+    process.join()
+    assert not is_held(lock, lock_holders())
+    assert not is_held(tmp_path / "never.lock", lock_holders())
+    with locked(lock, "the folder"):
+        assert is_held(lock, lock_holders())

@@ -18,8 +18,9 @@ import pytest
 from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.env.error import EnvError
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.local_sessions import concurrency
 from slm_lab.experiment.options import RunOptions
-from slm_lab.experiment.trial import concurrency, run_sessions
+from slm_lab.experiment.trial import run_sessions
 from slm_lab.spec import Spec
 
 
@@ -34,7 +35,7 @@ def curve(layout: RunLayout, session: int) -> str:
 
 
 def test_as_many_sessions_run_at_once_as_the_cores_allow(make_spec, monkeypatch):
-    monkeypatch.setattr("slm_lab.experiment.trial.available_cores", lambda: 8)
+    monkeypatch.setattr("slm_lab.experiment.local_sessions.available_cores", lambda: 8)
     assert concurrency(make_spec(meta__max_session=4)) == 4
     assert concurrency(make_spec(meta__max_session=20)) == 8
     assert concurrency(make_spec(meta__max_session=20, meta__threads=3)) == 2

@@ -545,3 +545,12 @@ def test_sarsa_without_next_actions_is_warned_about(dqn):
     assert "1 leaves SARSA without next actions" in warned(dqn)[1][0]
     dqn["agent"]["memory"] = {"name": "OnPolicyReplay"}  # one whole episode
     assert not any("SARSA" in warning for warning in warned(dqn)[1])
+
+
+def test_a_privileged_critic_needs_a_critic_of_its_own(ppo, dqn):
+    ppo["env"]["privileged"] = True
+    assert spec_from_dict(ppo).env.privileged
+    ppo["agent"]["net"]["shared"] = True
+    assert "agent.net.shared to false" in problems(ppo)["env.privileged"]
+    dqn["env"]["privileged"] = True
+    assert "is for PPO and ActorCritic, not for DQN" in problems(dqn)["env.privileged"]

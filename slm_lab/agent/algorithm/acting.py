@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.distribution import Distribution, Family, Noise
+from slm_lab.agent.algorithm.privileged import seen_by_policy
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.compiler import Compiled
 from slm_lab.agent.learner import State, Trainable
@@ -32,6 +33,7 @@ class PolicyActor:
         self._noise = Noise(family.noise_kind, shape, setup.seeds.act, setup.device)
         self._numpy = numpy_way(net.net, setup)
         self._is_categorical = setup.spaces.action_type == "discrete"
+        self._privileged = setup.spaces.privileged
         # The policy net's own entries: every further input would cost a little at each call.
         own = net.own_entries(state)
         self._keys = list(own)
@@ -43,6 +45,7 @@ class PolicyActor:
 
     def __call__(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
         """obs [B, ...] -> actions [B, ...] as sampled; the mode of the policy if not exploring."""
+        obs = seen_by_policy(obs, self._privileged)
         # No parameter requires a gradient outside a learning step, so none is recorded here.
         if not explore:
             return self._policy(self._net.net(obs)).mode()

@@ -1,4 +1,7 @@
-"""Policy and value nets of the actor-critic family: separate, or two heads on one body."""
+"""Policy and value nets of the actor-critic family: separate, or two heads on one body.
+
+With privileged columns (`Spaces.privileged`) each of two separate nets reads its own part of a row.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.distribution import Distribution, Family
+from slm_lab.agent.algorithm.privileged import seen_by_critic, seen_by_policy
 from slm_lab.agent.algorithm.sequence import sequence_length
 from slm_lab.agent.learner import State, Trainable
 from slm_lab.agent.net.bidirectional import BidirectionalNet
@@ -48,15 +52,16 @@ class ActorCriticNets:
         self._family = family
         self.shared = bool(actor.shared)
         self.seq_len = sequence_length(actor)
+        self._privileged = family.spaces.privileged
         dims, log_std_dim = policy_heads(family, actor)
         if self.shared:
-            net = make_net(actor, family.spaces.obs_shape, (*dims, 1), log_std_dim)
+            net = make_net(actor, family.spaces.policy_obs_shape, (*dims, 1), log_std_dim)
             nets = {"net": (net, actor)}
             value_head = _heads(net)[len(dims)]
         else:
-            net = make_net(actor, family.spaces.obs_shape, dims, log_std_dim)
+            net = make_net(actor, family.spaces.policy_obs_shape, dims, log_std_dim)
             memory_at = net.memory_size if isinstance(net, RecurrentNet | BidirectionalNet) else 0
-            critic_net = make_net(critic, family.spaces.obs_shape, (1,), memory_at=memory_at)
+            critic_net = make_net(critic, family.spaces.critic_obs_shape, (1,), memory_at=memory_at)
             nets = {"net": (net, actor), "critic_net": (critic_net, critic)}
             value_head = _heads(critic_net)[0]
         for head in _heads(net)[: len(dims)]:
@@ -83,21 +88,27 @@ class ActorCriticNets:
         self, state: State, obs: Tensor, *, training: bool = False
     ) -> tuple[Distribution, Tensor]:
         """obs [N, ...], or [T, B, W] in sequences -> (pi(.|s), V(s) [N])."""
-        outputs = self.trainables[0](state, obs, training=training)
+        outputs = self.trainables[0](
+            state, seen_by_policy(obs, self._privileged), training=training
+        )
         if self.shared:
             return self._split(outputs)
-        value = self.trainables[1](state, obs, training=training)[0]
+        judged = seen_by_critic(obs, self._privileged)
+        value = self.trainables[1](state, judged, training=training)[0]
         return self._family(outputs), value.squeeze(-1)
 
     def policy(self, state: State, obs: Tensor) -> Distribution:
-        return self.policy_of_heads(self.trainables[0](state, obs))
+        seen = seen_by_policy(obs, self._privileged)
+        return self.policy_of_heads(self.trainables[0](state, seen))
 
     def policy_of_heads(self, outputs: Sequence[Tensor]) -> Distribution:
         """pi(.|s) from the outputs of the policy net, or of the shared one."""
         return self._split(outputs)[0] if self.shared else self._family(outputs)
 
     def value(self, state: State, obs: Tensor) -> Tensor:
-        return self(state, obs)[1] if self.shared else self.trainables[1](state, obs)[0].squeeze(-1)
+        if self.shared:
+            return self(state, obs)[1]
+        return self.trainables[1](state, seen_by_critic(obs, self._privileged))[0].squeeze(-1)
 
     def rescale_value_head(self, scale: Tensor, shift: Tensor) -> None:
         """Replace V by scale * V + shift, exactly: what PopArt does when its statistics move."""

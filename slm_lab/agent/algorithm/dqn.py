@@ -97,7 +97,8 @@ class DQN:
             "explore_var": self.act.explore_var(frame),
             "lr": lr,
         }
-        return Metrics(values, opt_steps=self.gradient_steps, td_error=torch.cat(td_errors))
+        td_error = torch.cat(td_errors) if len(td_errors) > 1 else td_errors[0]
+        return Metrics(values, opt_steps=self.gradient_steps, td_error=td_error)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -150,9 +151,8 @@ class DQN:
     def _td_target(
         self, state: State, reward: Tensor, next_obs: Tensor, discount: Tensor
     ) -> Tensor:
-        online = self._q(state, next_obs)[0]
-        if not self._has_target:
-            return td_target(reward, discount, online, online)
-        target = self._q({**state, "net": state["target_net"]}, next_obs)[0]
-        select = online if self._spec.name == "DoubleDQN" else target
+        slow = {**state, "net": state["target_net"]} if self._has_target else state
+        target = select = self._q(slow, next_obs)[0]
+        if self._spec.name == "DoubleDQN" and self._has_target:
+            select = self._q(state, next_obs)[0]
         return td_target(reward, discount, target, select)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,37 +37,72 @@ def scheduled_value(spec: ScheduleSpec | None, frame: int, default: float = 0.0)
 
 
 class LearningRate:
-    """A learning rate stepped once per update, by any scheduler that torch has or one of ours.
-
-    torch's schedulers move the rate of an optimiser; here they move the rate of a placeholder and
-    the value is read off, so that every one of them works with compiled steps too.
-    """
+    """A learning rate stepped once per update, by any scheduler that torch has or one of ours."""
 
     def __init__(self, initial: float, spec: SchedulerSpec | None, frames_per_update: int) -> None:
-        self._optimizer = torch.optim.SGD([torch.zeros(1)], lr=initial)
-        self._scheduler = (
-            None if spec is None else _scheduler(spec, self._optimizer, frames_per_update)
+        self._initial = initial
+        self._updates = 0
+        self._factor = None if spec is None else _factor(spec, frames_per_update)
+        self._torch = None if spec is None or self._factor else _TorchScheduler(initial, spec)
+
+    @property
+    def value(self) -> float:
+        if self._torch is not None:
+            return self._torch.value
+        return (
+            self._initial if self._factor is None else self._initial * self._factor(self._updates)
         )
+
+    def advance(self) -> None:
+        self._updates += 1
+        if self._torch is not None:
+            self._torch.advance()
+
+    def state_dict(self) -> dict[str, Any]:
+        scheduler = {} if self._torch is None else self._torch.state_dict()
+        return {"updates": self._updates, "scheduler": scheduler}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._updates = int(state["updates"])
+        if self._torch is not None:
+            self._torch.load_state_dict(state["scheduler"])
+
+
+def _factor(spec: SchedulerSpec, frames_per_update: int) -> Callable[[int], float] | None:
+    """Our own schedulers: the share of the initial rate that is left after so many updates."""
+    if spec.name not in ("LinearToZero", "LinearToMin"):
+        return None
+    updates = max(1.0, spec.kwargs["frame"] / frames_per_update)
+    floor = spec.kwargs.get("min_factor", 0.1) if spec.name == "LinearToMin" else 0.0
+    return lambda k: max(floor, 1 - k * (1 - floor) / updates)
+
+
+class _TorchScheduler:
+    """torch's schedulers move the rate of an optimiser: of a placeholder here, read off after.
+
+    So every one of them works with compiled steps too. A placeholder is not made without need:
+    the first optimiser of a process costs torch a second and a half of imports.
+    """
+
+    def __init__(self, initial: float, spec: SchedulerSpec) -> None:
+        self._optimizer = torch.optim.SGD([torch.zeros(1)], lr=initial)
+        make = getattr(torch.optim.lr_scheduler, spec.name)
+        self._scheduler: torch.optim.lr_scheduler.LRScheduler = make(self._optimizer, **spec.kwargs)
 
     @property
     def value(self) -> float:
         return float(self._optimizer.param_groups[0]["lr"])
 
     def advance(self) -> None:
-        if self._scheduler is not None:
-            self._optimizer.step()  # torch warns when a scheduler moves before its optimiser
-            self._scheduler.step()
+        self._optimizer.step()  # torch warns when a scheduler moves before its optimiser
+        self._scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
-        saved = {} if self._scheduler is None else _plain(self._scheduler.state_dict())
-        return {"lr": self.value, "scheduler": saved}
+        return {"lr": self.value, "state": _plain(self._scheduler.state_dict())}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._optimizer.param_groups[0]["lr"] = state["lr"]
-        if self._scheduler is not None:
-            self._scheduler.load_state_dict(
-                dict(state["scheduler"])
-            )  # some of torch's take keys out
+        self._scheduler.load_state_dict(dict(state["state"]))  # some of torch's take keys out
 
 
 class LearningRates:
@@ -97,23 +132,8 @@ class LearningRates:
             rate.load_state_dict(state[key])
 
 
-def _scheduler(
-    spec: SchedulerSpec, optimizer: torch.optim.Optimizer, frames_per_update: int
-) -> torch.optim.lr_scheduler.LRScheduler:
-    options = dict(spec.kwargs)
-    if spec.name in ("LinearToZero", "LinearToMin"):
-        updates = max(1.0, options["frame"] / frames_per_update)
-        floor = options.get("min_factor", 0.1) if spec.name == "LinearToMin" else 0.0
-        return torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda k: max(floor, 1 - k * (1 - floor) / updates)
-        )
-    scheduler_class = getattr(torch.optim.lr_scheduler, spec.name)
-    scheduler: torch.optim.lr_scheduler.LRScheduler = scheduler_class(optimizer, **options)
-    return scheduler
-
-
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    """Only what JSON can hold: the lambdas of our own schedulers are rebuilt from the spec."""
+    """Only what JSON can hold: what else a scheduler keeps is rebuilt from the spec."""
     return {
         key: value
         for key, value in state.items()

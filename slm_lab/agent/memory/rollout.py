@@ -36,7 +36,8 @@ class RolloutMemory:
         self._truncated = torch.zeros(lead, dtype=torch.bool)
         # NumPy views of the same storage: assigning a row through them is several times cheaper.
         self._rows = tuple(column.numpy() for column in self._columns().values())
-        self._final_index: list[int] = []
+        # One block per step on which something was truncated: flat positions, and successors.
+        self._final_index: list[np.ndarray] = []
         self._final_obs: list[np.ndarray] = []
         self._size = 0
 
@@ -53,9 +54,7 @@ class RolloutMemory:
         terminated_rows[t] = transition.terminated
         truncated_rows[t] = transition.truncated
         if transition.truncated.any():
-            for env in np.flatnonzero(transition.truncated):
-                self._final_index.append(t * self._num_envs + int(env))
-                self._final_obs.append(transition.next_obs[env].copy())
+            self._add_finals(t, transition.truncated, transition.next_obs)
         self._size = t + 1
         if self._size == self.length:
             obs_rows[self.length] = transition.obs
@@ -68,8 +67,8 @@ class RolloutMemory:
             reward=self._reward,
             terminated=self._terminated,
             truncated=self._truncated,
-            final_index=torch.tensor(self._final_index, dtype=torch.int64),
-            final_obs=_stack(self._final_obs, self._obs),
+            final_index=torch.from_numpy(self._all_final_indices()),
+            final_obs=self._all_final_obs(),
         )
         self._final_index, self._final_obs = [], []
         self._size = 0
@@ -81,15 +80,13 @@ class RolloutMemory:
             return
         t = self._size - 1
         running = ~(self._terminated[t] | self._truncated[t])
-        for env in running.nonzero().flatten().tolist():
-            self._truncated[t, env] = True
-            self._final_index.append(t * self._num_envs + env)
-            self._final_obs.append(successors[env].copy())
+        self._truncated[t] |= running
+        self._add_finals(t, running.numpy(), successors)
 
     def state_dict(self) -> dict[str, Any]:
         """The rows so far."""
         rows = {name: column[: self._size] for name, column in self._columns().items()}
-        finals = {"index": self._final_index, "obs": _stack(self._final_obs, self._obs)}
+        finals = {"index": self._all_final_indices().tolist(), "obs": self._all_final_obs()}
         return {"rows": rows, "final": finals}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -101,9 +98,21 @@ class RolloutMemory:
             if rows[name].shape != column[:size].shape:
                 raise ValueError(f"{name}: found {tuple(rows[name].shape)} in a saved rollout")
             column[:size] = rows[name]
-        self._final_index = [int(index) for index in finals["index"]]
-        self._final_obs = list(finals["obs"].numpy())
+        self._final_index = [np.array(finals["index"], np.int64)]
+        self._final_obs = [finals["obs"].numpy()]
         self._size = size
+
+    def _add_finals(self, t: int, chosen: np.ndarray, successors: np.ndarray) -> None:
+        self._final_index.append(t * self._num_envs + np.flatnonzero(chosen))
+        self._final_obs.append(successors[chosen])  # a copy, as every choice by mask is
+
+    def _all_final_indices(self) -> np.ndarray:
+        return np.concatenate([np.zeros(0, np.int64), *self._final_index])
+
+    def _all_final_obs(self) -> torch.Tensor:
+        if not self._final_obs:
+            return self._obs.new_zeros((0, *self._obs.shape[2:]))
+        return torch.from_numpy(np.concatenate(self._final_obs)).to(self._obs.dtype)
 
     def _columns(self) -> dict[str, torch.Tensor]:
         return {

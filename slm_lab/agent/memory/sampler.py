@@ -36,6 +36,7 @@ class UniformSampler:
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
+        self._ones = torch.ones(0)
 
     def added(self, rows: np.ndarray) -> None:
         pass
@@ -44,7 +45,9 @@ class UniformSampler:
         return torch.randint(size, (batches * batch_size,), generator=self._generator)
 
     def weight(self, index: Tensor, size: int, batches: int, frame: int) -> Tensor:
-        return torch.ones(len(index))
+        if len(self._ones) != len(index):
+            self._ones = torch.ones(len(index))
+        return self._ones
 
     def update(self, index: Tensor, td_error: Tensor) -> None:
         pass

@@ -18,23 +18,22 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.local_sessions import available_cores
 from slm_lab.experiment.options import RunOptions
+from slm_lab.experiment.ray_connection import QUIET, cluster_ready, package_root, ray, signals_kept
 from slm_lab.experiment.search.display import SearchDisplay
 from slm_lab.experiment.search.journal import Journal, Report, Status, TrialRecord
 from slm_lab.experiment.search.plan import SearchPlan
 from slm_lab.experiment.search.processes import forget_processes, remember_processes
 from slm_lab.experiment.search.sampler import Sampler, make_sampler
 from slm_lab.experiment.search.space import values_at
-from slm_lab.experiment.trial import available_cores
 from slm_lab.spec import Problem, Spec, SpecError
 
-# Ray reads these when it is imported. No usage reports, no tables of its own, no files of its own
-# beside ours, no handling of Ctrl-C, and each trial stays in the folder the search was started in.
+# Tune reads these when it is imported. No tables of its own, no files of its own beside ours, no
+# handling of Ctrl-C, and each trial stays in the folder the search was started in.
 os.environ |= {
-    "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_WARN_THRESHOLD_S": "60",
@@ -42,7 +41,6 @@ os.environ |= {
     "RAY_AIR_NEW_OUTPUT": "0",
 }
 
-import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import Searcher
@@ -354,20 +352,16 @@ def _trial_name(trial: Any) -> str:
 def ray_ready(address: str | None, search_dir: Path) -> Iterator[None]:
     """A Ray to run on: the caller's if one is connected, the cluster at an address, or a local one
     that is started here and stopped again. Nothing else is ever stopped."""
+    if address:
+        with cluster_ready(address):
+            yield
+        return
     if ray.is_initialized():
         yield
         return
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if address:
-        try:
-            ray.init(address=address, runtime_env=_same_code(), **quiet)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            message = f"found `{address}`; no Ray cluster answers there: {_first_line(error)}"
-            raise SpecError([Problem("--ray-address", message)], "the command") from None
-    else:
-        with _code_on_path():  # inherited by every process that Ray starts
-            ray.init(address="local", num_cpus=available_cores(), include_dashboard=False, **quiet)
-        remember_processes(search_dir)
+    with _code_on_path(), signals_kept():  # the path is inherited by every process that Ray starts
+        ray.init(address="local", num_cpus=available_cores(), include_dashboard=False, **QUIET)
+    remember_processes(search_dir)
     try:
         yield
     finally:
@@ -394,15 +388,11 @@ def _check_fit(wanted: Mapping[str, float], nodes: list[dict[str, float]]) -> No
             raise SpecError([Problem(f"meta.search_resources.{name}", message)], "the spec")
 
 
-def _package_root() -> Path:
-    return Path(__file__).resolve().parents[3]
-
-
 @contextmanager
 def _code_on_path() -> Iterator[None]:
     """New processes import the slm_lab that runs here, also when it is a checkout."""
     before = os.environ.get("PYTHONPATH")
-    root = _package_root()
+    root = package_root()
     if root.name not in ("site-packages", "dist-packages"):
         os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *([before] if before else [])])
     try:
@@ -411,11 +401,6 @@ def _code_on_path() -> Iterator[None]:
         os.environ.pop("PYTHONPATH", None)
         if before is not None:
             os.environ["PYTHONPATH"] = before
-
-
-def _same_code() -> dict[str, Any]:
-    """For a cluster: our package travels with the job, whatever version its nodes have."""
-    return {"py_modules": [str(_package_root() / "slm_lab")]}
 
 
 @contextmanager
@@ -432,7 +417,3 @@ def _quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

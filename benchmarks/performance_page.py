@@ -1,0 +1,155 @@
+"""results/*.json -> the tables and curves of docs/PERFORMANCE.md.
+
+    python -m benchmarks.performance_page
+
+The prose of the page is written by hand; what stands between `<!-- NAME -->` and `<!-- end -->` is
+written here, from what the benchmarks measured, and is never edited.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workloads import WORKLOADS
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+PAGE = HERE.parent / "docs" / "PERFORMANCE.md"
+IMAGE = PAGE.parent / "images" / "scaling.png"
+
+
+def main() -> None:
+    sections = {"side by side": side_by_side(), "parts": parts(), "start-up": start_up()}
+    scaling = RESULTS / "scaling.json"
+    if scaling.exists():
+        draw(json.loads(scaling.read_text()))
+    PAGE.write_text(filled(PAGE.read_text(), sections))
+    print(f"Written: {PAGE.name}")
+
+
+def filled(text: str, sections: dict[str, str]) -> str:
+    for name, content in sections.items():
+        pattern = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+        place = pattern.search(text)
+        if place is None:
+            raise SystemExit(
+                f"{PAGE.name} has no place for '{name}': <!-- {name} --> … <!-- end -->"
+            )
+        text = f"{text[: place.end(1)]}{content}\n{text[place.start(2) :]}"
+    return text
+
+
+def reports() -> dict[str, dict[str, Any]]:
+    """Results in the order of the workloads; those never run are left out."""
+    paths = {name: RESULTS / f"{name}.json" for name in WORKLOADS}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def side_by_side() -> str:
+    lines = [
+        "| workload | cores | frames/s, steady | / SB3 | / SBX | of the limit "
+        "| to target: ours · SB3 · SBX | peak MB: ours · SB3 · SBX |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, report in reports().items():
+        cells = [
+            name,
+            str(report["settings"].get("cores", 1)),
+            f"{of(report, 'slm_lab', 'steady_fps'):,.0f}",
+            ratio(report, "sb3"),
+            ratio(report, "sbx"),
+            f"{statistics.median(report['share_of_limit']):.0%}"
+            if report["share_of_limit"]
+            else "",
+            per_library(report, "target_seconds", "{:.0f} s"),
+            per_library(report, "peak_mb", "{:,.0f}"),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def of(report: dict[str, Any], contestant: str, key: str) -> float | None:
+    """The median over rounds; none where a run has none."""
+    values = [r[key] for r in report["results"] if r["contestant"] == contestant]
+    return statistics.median(values) if values and None not in values else None
+
+
+def ratio(report: dict[str, Any], peer: str) -> str:
+    rounds = report["ratios"].get(peer, {}).get("steady_fps")
+    if not rounds:
+        return ""
+    return f"{statistics.median(rounds):.2f} ({min(rounds):.2f} to {max(rounds):.2f})"
+
+
+def per_library(report: dict[str, Any], key: str, form: str) -> str:
+    values = [of(report, contestant, key) for contestant in ("slm_lab", "sb3", "sbx")]
+    if values[0] is None:
+        return ""
+    return " · ".join("-" if value is None else form.format(value) for value in values)
+
+
+def parts() -> str:
+    """Where the limit lies, per frame."""
+    lines = ["| workload | env | acting's products | learning's products | limit, frames/s |"]
+    lines += ["|---|---|---|---|---|"]
+    for name, report in reports().items():
+        middle = {
+            key: statistics.median(limit[key] for limit in report["limits"])
+            for key in ("env_ms", "act_ms", "learn_ms", "fps")
+        }
+        times = " | ".join(f"{1e3 * middle[k]:,.0f} us" for k in ("env_ms", "act_ms", "learn_ms"))
+        lines.append(f"| {name} | {times} | {middle['fps']:,.0f} |")
+    return "\n".join(lines)
+
+
+def start_up() -> str:
+    path = RESULTS / "start_up.json"
+    if not path.exists():
+        return "Not measured yet."
+    seconds = json.loads(path.read_text())["seconds"]
+    what = {
+        "help": "`slm-lab --help`",
+        "spec_error": "a spec error, reported",
+        "dev_run": "a dev run of 2,000 frames of PPO CartPole",
+        "trial_cold": "4 sessions of PPO CartPole, 200,000 frames each, empty compile cache",
+        "trial_warm": "the same again, warm cache",
+    }
+    rows = [f"| {text} | {seconds[key]:.2f} |" for key, text in what.items()]
+    return "\n".join(["| command | seconds |", "|---|---|", *rows])
+
+
+def draw(scaling: dict[str, Any]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    panels = {
+        "envs": ("parallel envs", "frames/s, PPO CartPole", ("collect", "train")),
+        "batch": ("batch size", "ms per SAC update, 256x256", ("ms",)),
+        "sessions": ("sessions at once", "frames/s of all", ("fps",)),
+        "replay": ("rows in the replay", "peak MB", ("mb",)),
+    }
+    figure, axes = plt.subplots(1, 4, figsize=(15, 3.2), layout="constrained")
+    for axis, (name, (x_label, y_label, keys)) in zip(axes, panels.items(), strict=True):
+        points = scaling.get(name, [])
+        for key in keys:
+            axis.plot([p["x"] for p in points], [p[key] for p in points], marker="o", label=key)
+        axis.set_xlabel(x_label)
+        axis.set_ylabel(y_label)
+        axis.grid(alpha=0.3)
+        if name in ("envs", "batch"):
+            axis.set_xscale("log", base=2)
+            axis.set_yscale("log")
+        if len(keys) > 1:
+            axis.legend()
+    IMAGE.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(IMAGE, dpi=90)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Frames per second of `playground/<Name>` against the number of envs, on either back-end.
+
+    python benchmarks/playground_speed.py [NAME ...] [--num-envs N ...] [--threads N]
+                                          [--backends envpool playground] [--train SPEC_NAME]
+
+The collector steps with random actions, without an agent. `--train` adds the shipped PPO spec of
+that name: act, step, observe and update, after the first update, in which everything is compiled.
+Nothing else should run on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterator
+
+from loguru import logger
+
+from slm_lab import make_agent, make_env
+from slm_lab.env.vector import VectorEnv
+from slm_lab.experiment.loop import Loop
+from slm_lab.experiment.options import RunOptions
+from slm_lab.experiment.threads import set_threads
+from slm_lab.spec import Spec, load_spec
+
+SPEC_FILE = "slm_lab/spec/benchmark_arc/ppo/ppo_playground.yaml"
+SECONDS = 3.0
+
+
+def spec_of(name: str, num_envs: int, backend: str, threads: int, spec_name: str) -> Spec:
+    # The budget of a real run, which decides what is worth compiling.
+    sets = [f"env=playground/{name}", "max_frame=1e8", f"env.num_envs={num_envs}"]
+    sets += [f"env.backend={backend}", f"env.num_threads={threads}"]
+    return load_spec(SPEC_FILE, spec_name, sets)
+
+
+def collector_speed(env: VectorEnv) -> float:
+    env.reset()
+    for _ in range(3):  # compiles, and touches every buffer
+        env.step(env.sample_action())
+    action = env.sample_action()
+    frames, began = 0, time.perf_counter()
+    while (seconds := time.perf_counter() - began) < SECONDS:
+        env.step(action)
+        frames += env.num_envs
+    return frames / seconds
+
+
+def training_speed(spec: Spec, env: VectorEnv) -> float:
+    agent = make_agent(spec, env.spaces, seed=0)
+    loop = Loop(agent, env, max_frame=spec.env.max_frame)
+
+    def train(updates: int) -> float:
+        """Seconds until as many more updates are done."""
+        began, target = loop.clock.seconds, loop.clock.updates + updates
+        loop.run(lambda: None, 10**12, lambda: loop.clock.updates >= target)
+        return loop.clock.seconds - began
+
+    train(1)
+    frame = loop.clock.frame
+    seconds = train(1)
+    while seconds < SECONDS:
+        seconds += train(1)
+    return (loop.clock.frame - frame) / seconds
+
+
+def rows(options: argparse.Namespace) -> Iterator[str]:
+    for name in options.names:
+        for backend in options.backends:
+            for num_envs in options.num_envs:
+                spec = spec_of(
+                    name, num_envs, backend, options.threads, options.train or "ppo_playground"
+                )
+                set_threads(spec, RunOptions())
+                env = make_env(spec.env, seed=0)
+                cells = [name, backend, f"{num_envs:,}", f"{collector_speed(env):,.0f}"]
+                if options.train:
+                    cells.append(f"{training_speed(spec, env):,.0f}")
+                env.close()
+                yield f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", default=["CartpoleBalance", "CheetahRun"])
+    parser.add_argument("--num-envs", nargs="*", type=int, default=[16, 128, 1024, 2048, 4096])
+    parser.add_argument("--backends", nargs="*", default=["envpool"])
+    parser.add_argument("--threads", type=int, default=1, help="of envpool; learning has one")
+    parser.add_argument("--train", metavar="SPEC_NAME")
+    options = parser.parse_args()
+    logger.disable("slm_lab")
+    print(f"{os.cpu_count()} cores, envpool on {options.threads} thread(s)\n")
+    training = " training frames/s |" if options.train else ""
+    print(f"| env | back-end | envs | collector frames/s |{training}")
+    print("|---|---|---|---|" + "---|" * bool(options.train))
+    for line in rows(options):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

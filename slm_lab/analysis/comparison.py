@@ -1,0 +1,301 @@
+"""Several trials side by side: what each scores in its env, how far that can be trusted, and which
+of two methods is better.
+
+A run's score is its `total_reward_ma` at the last frame that every trial of that env reached:
+returns are read on a common grid of frames, so that neither a longer budget nor denser logging is
+an advantage. A session that diverged scores as a random policy does; leaving it out would hide it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from slm_lab.analysis import robust
+from slm_lab.analysis.bootstrap import Statistic, stratified_interval
+from slm_lab.analysis.curves import curve
+from slm_lab.analysis.metrics import MOVING_AVERAGE_WINDOW, divergence
+from slm_lab.analysis.robust import FEW_SEEDS, FEWEST_FOR_INTERVAL, Interval
+from slm_lab.analysis.saved_trial import SavedTrial
+from slm_lab.analysis.style import legend_rank
+
+Verdict = Literal["better", "not told apart", "too few seeds to tell"]
+ALL_ENVS = "all envs, normalised"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A statistic over seeds; `interval` (95 %) is None where there are too few for one."""
+
+    value: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class MethodScore:
+    """What a method scores in one env, or over all; `optimality_gap` where 1 is the target."""
+
+    method: str
+    algorithm: str
+    scores: tuple[np.ndarray, ...]  # per env, one number per seed
+    interquartile_mean: Estimate
+    median: Estimate
+    mean: Estimate
+    optimality_gap: Estimate | None = None
+
+    @property
+    def seeds(self) -> int:
+        return min(len(scores) for scores in self.scores)
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """The chance that a run of `better` beats one of `worse`; better by interquartile mean.
+
+    `p_value`: how often equal methods would differ as clearly, see `robust.permutation_p_value`.
+    """
+
+    better: str
+    worse: str
+    probability: float
+    interval: Interval | None
+    p_value: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class EnvComparison:
+    """One env, or all of them on scores where 0 is a random policy and 1 the target."""
+
+    env: str
+    frame: int | None
+    target: float | None
+    methods: tuple[MethodScore, ...]  # the highest interquartile mean first
+    improvements: tuple[Improvement, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "env": self.env,
+            "frame": self.frame,
+            "target": self.target,
+            "methods": {
+                m.method: {
+                    "scores": [scores.tolist() for scores in m.scores],
+                    "interquartile_mean": _json(m.interquartile_mean),
+                    "median": _json(m.median),
+                    "mean": _json(m.mean),
+                    "optimality_gap": m.optimality_gap and _json(m.optimality_gap),
+                }
+                for m in self.methods
+            },
+            "improvements": [
+                {
+                    "better": i.better,
+                    "worse": i.worse,
+                    "probability": i.probability,
+                    "ci95": i.interval,
+                    "p_value": i.p_value,
+                    "verdict": i.verdict,
+                }
+                for i in self.improvements
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def compare(
+    trials: Sequence[SavedTrial], legends: Sequence[str] | None = None, *, seed: int = 0
+) -> list[EnvComparison]:
+    """Per env, then over all envs if there are several with a known random score and target.
+
+    Trials of one method in one env are pooled. A method is what its legend says; without legends
+    its algorithm, told apart by the spec's name where two specs of one algorithm meet in an env.
+    """
+    methods = list(legends) if legends else method_names(trials)
+    by_env: dict[str, list[int]] = {}
+    for i, trial in enumerate(trials):
+        by_env.setdefault(trial.env, []).append(i)
+    found, normalised = [], {}
+    for env, indices in by_env.items():
+        here = [trials[i] for i in indices]
+        frame, scores, notes = env_scores(here, [methods[i] for i in indices])
+        labels = {methods[i]: trials[i].algorithm for i in indices}
+        target, random = here[0].target, here[0].random_mean
+        strata = {method: (values,) for method, values in scores.items()}
+        found.append(_comparison(env, frame, target, strata, labels, notes, seed))
+        if target is not None and random is not None and target != random:
+            normalised[env] = {m: (v - random) / (target - random) for m, v in scores.items()}
+    if len(by_env) > 1 and normalised:
+        labels = {method: t.algorithm for method, t in zip(methods, trials, strict=True)}
+        found.append(_over_envs(normalised, set(by_env), labels, seed))
+    return found
+
+
+def method_names(trials: Sequence[SavedTrial]) -> list[str]:
+    """What each trial is called: its algorithm, with the spec's name where that is not enough."""
+    specs: dict[tuple[str, str], set[str]] = {}
+    for trial in trials:
+        specs.setdefault((trial.env, trial.algorithm), set()).add(trial.name)
+    ambiguous = {algorithm for (_, algorithm), names in specs.items() if len(names) > 1}
+    return [
+        f"{trial.algorithm} ({trial.name})" if trial.algorithm in ambiguous else trial.algorithm
+        for trial in trials
+    ]
+
+
+def env_scores(
+    trials: Sequence[SavedTrial], methods: Sequence[str]
+) -> tuple[int, dict[str, np.ndarray], list[str]]:
+    """(frame of the comparison, scores of each method's seeds, what a reader should know)."""
+    frame = min(max(t["frame"].max() for t in trial.sessions.values()) for trial in trials)
+    grid = _grid([table for trial in trials for table in trial.sessions.values()], frame)
+    scores: dict[str, list[float]] = {method: [] for method in sorted(methods, key=legend_rank)}
+    notes = []
+    for trial, method in zip(trials, methods, strict=True):
+        for index, table in trial.sessions.items():
+            if (broken := _divergence(table)) is not None:
+                floor = "the lowest score here" if trial.random_mean is None else "a random policy"
+                notes.append(f"{trial.name} session {index} diverged ({broken}): counts as {floor}")
+                scores[method].append(math.nan if trial.random_mean is None else trial.random_mean)
+                continue
+            if table["frame"].max() < frame:
+                last = f"frame {table['frame'].max():,.0f}"
+                notes.append(
+                    f"{trial.name} session {index} stopped at {last}: its last score holds"
+                )
+            scores[method].append(score_at(table, grid))
+    notes += _pooling_notes(trials, methods)
+    lowest = min((s for v in scores.values() for s in v if not math.isnan(s)), default=math.nan)
+    known = {m: np.array([lowest if math.isnan(s) else s for s in v]) for m, v in scores.items()}
+    return int(frame), known, notes
+
+
+def score_at(table: pd.DataFrame, grid: np.ndarray) -> float:
+    """The moving average at the end of the grid; past its end a session keeps its last return."""
+    returns = curve(table).dropna()
+    if returns.empty:
+        return math.nan
+    on_grid = np.interp(grid, returns.index.to_numpy(), returns.to_numpy(), left=np.nan)
+    recent = on_grid[-MOVING_AVERAGE_WINDOW:]
+    return float(np.nanmean(recent)) if not np.isnan(recent).all() else float(returns.iloc[0])
+
+
+def _grid(tables: Sequence[pd.DataFrame], frame: float) -> np.ndarray:
+    """The frames of the session that logged most seldom, of those that got as far as `frame`."""
+    reached = [table["frame"].to_numpy() for table in tables if table["frame"].max() >= frame]
+    frames = min((f[f <= frame] for f in reached), key=len)
+    return frames if frames.size and frames[-1] == frame else np.append(frames, frame)
+
+
+def _divergence(table: pd.DataFrame) -> str | None:
+    missing = np.full(len(table), np.nan)
+    loss = table["loss"].to_numpy() if "loss" in table else missing
+    return divergence(table["total_reward"].to_numpy(), loss, table["frame"].to_numpy())
+
+
+def _pooling_notes(trials: Sequence[SavedTrial], methods: Sequence[str]) -> list[str]:
+    seen: dict[tuple[str, int], SavedTrial] = {}
+    notes = []
+    for trial, method in zip(trials, methods, strict=True):
+        if trial.seed is None:
+            continue
+        other = seen.setdefault((method, trial.seed), trial)
+        if other is not trial:
+            same = f"{other.folder.name} and {trial.folder.name} have the same meta.random_seed"
+            notes.append(f"{same}: their runs are no independent draws")
+    return notes
+
+
+def _over_envs(
+    normalised: Mapping[str, Mapping[str, np.ndarray]],
+    envs: set[str],
+    labels: Mapping[str, str],
+    seed: int,
+) -> EnvComparison:
+    """Methods that were run in every env whose scores can be normalised."""
+    everywhere = [m for m in labels if all(m in scores for scores in normalised.values())]
+    strata = {m: tuple(scores[m] for scores in normalised.values()) for m in everywhere}
+    notes = [f"0 is a random policy, 1 the target; over {', '.join(sorted(normalised))}"]
+    if left_out := sorted(envs - set(normalised)):
+        notes.append(f"no random score or target is known for {', '.join(left_out)}: left out")
+    if partial := sorted(set(labels) - set(everywhere)):
+        notes.append(f"not run in every env, and left out: {', '.join(partial)}")
+    return _comparison(ALL_ENVS, None, 1.0, strata, labels, notes, seed)
+
+
+def _comparison(
+    env: str,
+    frame: int | None,
+    target: float | None,
+    strata: Mapping[str, tuple[np.ndarray, ...]],
+    labels: Mapping[str, str],
+    notes: Sequence[str],
+    seed: int,
+) -> EnvComparison:
+    scores = [_score(m, labels[m], s, seed, is_normalised=frame is None) for m, s in strata.items()]
+    scores.sort(key=lambda score: -score.interquartile_mean.value)
+    pairs = [_improvement(x, y, seed) for x, y in combinations(scores, 2)]
+    warnings = [*_seed_notes(scores), *_pair_notes(len(pairs))]
+    return EnvComparison(env, frame, target, tuple(scores), tuple(pairs), (*notes, *warnings))
+
+
+def _score(
+    method: str, algorithm: str, strata: tuple[np.ndarray, ...], seed: int, *, is_normalised: bool
+) -> MethodScore:
+    def estimate(statistic: Statistic) -> Estimate:
+        return Estimate(float(statistic(strata)), robust.interval(strata, statistic, seed=seed))
+
+    return MethodScore(
+        method,
+        algorithm,
+        strata,
+        interquartile_mean=estimate(robust.interquartile_mean),
+        median=estimate(robust.median),
+        mean=estimate(robust.mean),
+        optimality_gap=estimate(robust.optimality_gap) if is_normalised else None,
+    )
+
+
+def _improvement(x: MethodScore, y: MethodScore, seed: int) -> Improvement:
+    groups = [x.scores, y.scores]
+    probability = float(robust.probability_of_improvement(*groups))
+    p_value = robust.permutation_p_value(*groups, seed=seed)
+    interval = (
+        stratified_interval(groups, robust.probability_of_improvement, seed=seed)
+        if min(x.seeds, y.seeds) >= FEWEST_FOR_INTERVAL
+        else None
+    )
+    verdict: Verdict = "not told apart"
+    if robust.smallest_p_value(*groups) > robust.SIGNIFICANCE:
+        verdict = "too few seeds to tell"
+    elif probability > 0.5 and p_value <= robust.SIGNIFICANCE:
+        verdict = "better"
+    return Improvement(x.method, y.method, probability, interval, p_value, verdict)
+
+
+def _seed_notes(scores: Sequence[MethodScore]) -> list[str]:
+    few = [f"{score.method} {score.seeds}" for score in scores if score.seeds < FEW_SEEDS]
+    if not few:
+        return []
+    return [
+        f"few seeds ({', '.join(few)}): intervals are too narrow below {FEW_SEEDS}, and there is "
+        f"none below {FEWEST_FOR_INTERVAL}. Run more with meta.max_session"
+    ]
+
+
+def _pair_notes(pairs: int) -> list[str]:
+    chance = pairs * robust.SIGNIFICANCE
+    if chance < 0.5:
+        return []
+    return [f"{pairs} pairs: among equal methods about {chance:.1f} would look better by chance"]
+
+
+def _json(estimate: Estimate) -> dict[str, Any]:
+    return {"value": estimate.value, "ci95": estimate.interval}

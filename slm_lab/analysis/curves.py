@@ -1,0 +1,99 @@
+"""From session tables to learning curves: what is drawn against what, and the mean over sessions.
+
+A curve is a pandas Series of y indexed by x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from slm_lab.analysis.metrics import MOVING_AVERAGE_WINDOW, moving_average
+
+GRID_POINTS = 500  # where sessions have no x in common
+
+RETURN_LABEL = "mean return"
+SMOOTH_LABEL = f"mean return, moving average of {MOVING_AVERAGE_WINDOW} checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class XAxis:
+    """What curves are drawn against: as file names call it, and as a reader does."""
+
+    name: str
+    column: str
+    label: str
+
+
+FRAMES = XAxis("frames", "frame", "frames")
+OPT_STEPS = XAxis("opt_steps", "opt_step", "gradient steps")
+WALL_TIME = XAxis("wall_t", "wall_t", "wall time (s)")
+X_AXES = (FRAMES, OPT_STEPS, WALL_TIME)
+
+
+def return_label(smooth: bool) -> str:
+    return SMOOTH_LABEL if smooth else RETURN_LABEL
+
+
+def curve(
+    table: pd.DataFrame, y: str = "total_reward", x: XAxis = FRAMES, *, smooth: bool = False
+) -> pd.Series:
+    """One column of a session table against x; an infinite value leaves a gap."""
+    values = table[y].where(np.isfinite(table[y])).to_numpy()
+    if smooth:
+        values = moving_average(values)
+    return pd.Series(values, index=pd.Index(x_values(table, x), name=x.name), name=y)
+
+
+def has_axis(table: pd.DataFrame, x: XAxis) -> bool:
+    return x.column in table and bool(table[x.column].notna().all())
+
+
+def x_values(table: pd.DataFrame, x: XAxis) -> np.ndarray:
+    """Never falling. Seconds are frame / fps, since `wall_t` counts whole ones."""
+    values = table[x.column].to_numpy(dtype=np.float64)
+    if x is WALL_TIME and "fps" in table:
+        fps = table["fps"].to_numpy(dtype=np.float64)
+        is_known = np.isfinite(fps) & (fps > 0)
+        exact = np.divide(table["frame"].to_numpy(), fps, out=values.copy(), where=is_known)
+        values = np.maximum.accumulate(exact)
+    return values
+
+
+def mean_and_std(curves: Sequence[pd.Series]) -> tuple[pd.Series, pd.Series]:
+    """Over the sessions known at each x; where there is one, the std is 0.
+
+    Sessions are joined on x and not by position, so one that stopped early thins out the mean from
+    there on and does not shorten the others.
+    """
+    joined = on_common_grid(curves)
+    mean = joined.mean(axis=1)
+    std = joined.std(axis=1).where(joined.count(axis=1) != 1, 0.0)
+    return mean, std
+
+
+def on_common_grid(curves: Sequence[pd.Series]) -> pd.DataFrame:
+    """One column per curve. Frames are the same for all sessions of a spec, and stay as they are;
+    seconds, or frames of runs that logged at another pace, are interpolated onto an even grid,
+    each curve over its own range."""
+    # Gradient steps stand still until learning starts: the latest row at an x counts.
+    unique = [series[~series.index.duplicated(keep="last")].sort_index() for series in curves]
+    longest = max(unique, key=len).index
+    if all(series.index.isin(longest).all() for series in unique):
+        return pd.concat(unique, axis=1).sort_index()
+    known = [series.dropna() for series in unique]
+    ends = [(s.index[0], s.index[-1]) for s in known if len(s)]
+    if not ends:
+        return pd.concat(unique, axis=1).sort_index()
+    low, high = min(first for first, _ in ends), max(last for _, last in ends)
+    grid = np.linspace(low, high, min(len(longest), GRID_POINTS))
+    columns = {
+        i: np.interp(grid, s.index.to_numpy(), s.to_numpy(), left=np.nan, right=np.nan)
+        if len(s)
+        else np.full_like(grid, np.nan)
+        for i, s in enumerate(known)
+    }
+    return pd.DataFrame(columns, index=pd.Index(grid, name=longest.name))

@@ -1,0 +1,114 @@
+"""Statistics that hold up with few runs (Agarwal et al. 2021, "Deep RL at the edge of the
+statistical precipice"): what a method scores over its seeds, over one env or several.
+
+Scores come as strata: one array per env, its runs along the last axis. Axes before that are
+resamples of a bootstrap; every function takes them along.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from slm_lab.analysis.bootstrap import (
+    LEVEL,
+    Statistic,
+    Strata,
+    stratified_interval,
+    stratified_samples,
+)
+
+Interval = tuple[float, float]
+
+FEWEST_FOR_INTERVAL = 3  # below, a bootstrap of seeds says nothing
+FEW_SEEDS = 5  # below, its interval is too narrow
+SIGNIFICANCE = 0.05
+PERMUTATIONS = 9_999
+
+
+def mean(strata: Strata) -> np.ndarray:
+    """Mean over envs of the mean over runs."""
+    return np.asarray(np.mean([scores.mean(-1) for scores in strata], axis=0))
+
+
+def median(strata: Strata) -> np.ndarray:
+    """Over one env the median run; over several the median of their means."""
+    if len(strata) == 1:
+        return np.asarray(np.median(strata[0], axis=-1))
+    return np.asarray(np.median([scores.mean(-1) for scores in strata], axis=0))
+
+
+def interquartile_mean(strata: Strata) -> np.ndarray:
+    """Mean of the middle half of all runs of all envs: a quarter, rounded down, goes each side."""
+    runs = np.sort(np.concatenate(strata, axis=-1), axis=-1)
+    cut = runs.shape[-1] // 4
+    return np.asarray(runs[..., cut : runs.shape[-1] - cut].mean(-1))
+
+
+def optimality_gap(strata: Strata, gamma: float = 1.0) -> np.ndarray:
+    """How far runs stay below a score of gamma, on average; above it nothing is gained."""
+    runs = np.concatenate(strata, axis=-1)
+    return np.asarray(gamma - np.minimum(runs, gamma).mean(-1))
+
+
+def probability_of_improvement(x: Strata, y: Strata) -> np.ndarray:
+    """Chance that a run of X beats a run of Y in the same env, ties counted half; mean over envs.
+
+    The statistic of Mann and Whitney, divided by the number of pairs.
+    """
+    return np.asarray(np.mean([_beats(a, b) for a, b in zip(x, y, strict=True)], axis=0))
+
+
+def performance_profile(strata: Strata, taus: np.ndarray) -> np.ndarray:
+    """Share of runs that score more than tau, for each tau: [..., taus]; mean over envs."""
+    above = [(scores[..., None] > taus).mean(-2) for scores in strata]
+    return np.asarray(np.mean(above, axis=0))
+
+
+def profile_band(
+    strata: Strata, taus: np.ndarray, *, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """95 % interval of the profile at each tau: (lower, upper)."""
+    samples = stratified_samples([strata], lambda s: performance_profile(s, taus), seed=seed)
+    low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    return low, high
+
+
+def interval(strata: Strata, statistic: Statistic, *, seed: int = 0) -> Interval | None:
+    """95 % stratified bootstrap interval; None with too few runs in any env to have one."""
+    if min(len(scores) for scores in strata) < FEWEST_FOR_INTERVAL:
+        return None
+    return stratified_interval([strata], statistic, seed=seed)
+
+
+def permutation_p_value(x: Strata, y: Strata, *, seed: int = 0) -> float:
+    """How often runs dealt out anew to X and Y, within each env, differ as clearly as these do.
+
+    Two-sided, on the probability of improvement. This is what a verdict rests on: unlike the
+    bootstrap it is not too sure of itself with a handful of seeds.
+    """
+    rng = np.random.default_rng(seed)
+    dealt_x, dealt_y = [], []
+    for a, b in zip(x, y, strict=True):
+        runs = rng.permuted(np.tile(np.concatenate([a, b]), (PERMUTATIONS, 1)), axis=1)
+        dealt_x.append(runs[:, : len(a)])
+        dealt_y.append(runs[:, len(a) :])
+    found = abs(float(probability_of_improvement(x, y)) - 0.5)
+    chance = np.abs(probability_of_improvement(dealt_x, dealt_y) - 0.5)
+    return float((1 + np.sum(chance >= found - 1e-12)) / (1 + PERMUTATIONS))
+
+
+def smallest_p_value(x: Strata, y: Strata) -> float:
+    """Two-sided p of a clean sweep: in every env every run of one beats every run of the other.
+
+    Of all ways to deal out the runs only two are sweeps. If even that could be chance, nothing
+    that was measured can tell the two apart.
+    """
+    ways = [math.comb(len(a) + len(b), len(a)) for a, b in zip(x, y, strict=True)]
+    return min(1.0, 2 / math.prod(ways))
+
+
+def _beats(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    pairs = a[..., :, None] - b[..., None, :]
+    return np.asarray(((pairs > 0) + 0.5 * (pairs == 0)).mean((-2, -1)))

@@ -1,0 +1,161 @@
+"""Every graph of a trial and of its sessions, as PNG and as pages to zoom and hover."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from slm_lab.analysis.curves import FRAMES, X_AXES, XAxis, curve, has_axis, return_label
+from slm_lab.analysis.metrics import Series, consistencies, moving_average
+from slm_lab.analysis.page import Panel, View, curves_view, write_page
+from slm_lab.analysis.plot import copy_graph, plot_curves, plot_session, plot_trial
+from slm_lab.analysis.sessions import Mode, RunPaths, Session
+
+RETURNS = (("mean_returns", False), ("mean_returns_ma", True))
+OPTIONAL_GRAPHS = ("loss", "explore_var", "entropy")  # drawn where the column exists
+EXTRA_GRAPHS = {  # local series, and what each is drawn against
+    "strengths": "frames",
+    "sample_efficiencies": "frames",
+    "stabilities": "frames",
+    "training_efficiencies": "opt_steps",
+}
+SMOOTH, RAW = "moving average", "raw"
+
+
+def draw_trial(
+    paths: RunPaths,
+    trial: int,
+    sessions: Sequence[Session],
+    *,
+    log_extra: bool = False,
+    html: bool = True,
+) -> None:
+    """Draw the trial's graphs and those of its sessions, over whatever was drawn before.
+
+    Without `html` there are no pages, and PNG against frames alone.
+    """
+    for session in sessions:
+        _draw_session(paths, trial, session, log_extra=log_extra)
+        if html:
+            _write_session_pages(paths, trial, session)
+    tables = {f"session {session.index}": session.tables["eval"] for session in sessions}
+    title = paths.trial_name(trial)
+    for x in _axes(tables.values()) if html else [FRAMES]:
+        for y, smooth in RETURNS:
+            path = paths.trial_graph(trial, y, x.name)
+            plot_trial(list(tables.values()), path, title=title, x=x, smooth=smooth)
+    for y, _ in RETURNS:
+        copy_graph(paths.trial_graph(trial, y), paths.trial_graph_copy(trial, y))
+    if html:
+        panel = _returns_panel(tables)
+        write_page(paths.trial_graph_html(trial), title, [panel], home=paths.predir)
+    if log_extra:
+        _draw_trial_extras(paths, trial, sessions)
+
+
+# Sessions
+
+
+def _draw_session(paths: RunPaths, trial: int, session: Session, *, log_extra: bool) -> None:
+    names = list(_draw_mode(paths, trial, session, "train", log_extra=log_extra))
+    if session.has_own_eval:
+        list(_draw_mode(paths, trial, session, "eval", log_extra=log_extra))
+        return
+    for y, x in names:  # drawing is slow, copying is not
+        copy_graph(
+            paths.session_graph(trial, session.index, "train", y, x),
+            paths.session_graph(trial, session.index, "eval", y, x),
+        )
+
+
+def _draw_mode(
+    paths: RunPaths, trial: int, session: Session, mode: Mode, *, log_extra: bool
+) -> Iterator[tuple[str, str]]:
+    """Draw the session's graphs, yielding what each shows: y and x as its file name has them."""
+    table, local = session.tables[mode], session.metrics[mode].local
+    title = f"{paths.session_name(trial, session.index)} {mode}"
+
+    def path(y: str, x: str) -> Path:
+        return paths.session_graph(trial, session.index, mode, y, x)
+
+    for y, smooth in RETURNS:
+        plot_session(table, "total_reward", path(y, "frames"), title=title, smooth=smooth)
+        yield y, "frames"
+    for y in _optional(table):
+        plot_session(table, y, path(y, "frame"), title=title)
+        yield y, "frame"
+    if log_extra:
+        for name, x in EXTRA_GRAPHS.items():
+            for y, smooth in ((name, False), (f"{name}_ma", True)):
+                line = _local_curve(local, name, x, smooth=smooth)
+                plot_curves([line], path(y, x), title=title, y_label=y, x_label=x)
+                yield y, x
+
+
+def _write_session_pages(paths: RunPaths, trial: int, session: Session) -> None:
+    """The returns and the optional columns, against every axis; where training and evaluation are
+    one table, one page."""
+    for mode, table in session.tables.items():
+        if mode == "eval" and not session.has_own_eval:
+            continue
+        title = f"{paths.session_name(trial, session.index)} {mode}"
+        panels = [_returns_panel({"return": table})]
+        panels += [_column_panel(table, y) for y in _optional(table)]
+        path = paths.session_graph_html(trial, session.index, mode)
+        write_page(path, title, panels, home=paths.predir)
+
+
+def _returns_panel(tables: Mapping[str, pd.DataFrame]) -> Panel:
+    axes = _axes(tables.values())
+    views: dict[tuple[str, ...], View] = {
+        (x.label, line): _view(tables, "total_reward", x, smooth=line == SMOOTH)
+        for x in axes
+        for line in (SMOOTH, RAW)
+    }
+    return Panel(views, {"against": [x.label for x in axes], "line": [SMOOTH, RAW]})
+
+
+def _column_panel(table: pd.DataFrame, y: str) -> Panel:
+    axes = _axes([table])
+    views: dict[tuple[str, ...], View] = {(x.label,): _view({y: table}, y, x) for x in axes}
+    return Panel(views, {"against": [x.label for x in axes]})
+
+
+def _view(tables: Mapping[str, pd.DataFrame], y: str, x: XAxis, *, smooth: bool = False) -> View:
+    curves = {name: curve(table, y, x, smooth=smooth) for name, table in tables.items()}
+    label = return_label(smooth) if y == "total_reward" else y
+    return curves_view(curves, x_label=x.label, y_label=label)
+
+
+def _axes(tables: Collection[pd.DataFrame]) -> list[XAxis]:
+    """What these tables can be drawn against; tables of the original may lack a clock."""
+    return [x for x in X_AXES if all(has_axis(table, x) for table in tables)]
+
+
+def _optional(table: pd.DataFrame) -> list[str]:
+    return [y for y in OPTIONAL_GRAPHS if y in table and table[y].notna().any()]
+
+
+# Extras
+
+
+def _draw_trial_extras(paths: RunPaths, trial: int, sessions: Sequence[Session]) -> None:
+    title, locals_ = paths.trial_name(trial), [s.metrics["eval"].local for s in sessions]
+    for name, x in EXTRA_GRAPHS.items():
+        for y, smooth in ((name, False), (f"{name}_ma", True)):
+            lines = [_local_curve(local, name, x, smooth=smooth) for local in locals_]
+            path = paths.trial_graph(trial, y, x)
+            plot_curves(lines, path, title=title, y_label=y, x_label=x)
+    values = consistencies([local["strengths"] for local in locals_])
+    frames = locals_[0]["frames"][: len(values)]
+    line = pd.Series(values[: len(frames)], index=frames)
+    path = paths.trial_graph(trial, "consistencies")
+    plot_curves([line], path, title=title, y_label="consistencies")
+
+
+def _local_curve(local: Mapping[str, Series], name: str, x: str, *, smooth: bool) -> pd.Series:
+    values = moving_average(local[name]) if smooth else local[name]
+    # A series of differences (stabilities) has no entry for the first checkpoint.
+    return pd.Series(values, index=local[x][len(local[x]) - len(values) :])

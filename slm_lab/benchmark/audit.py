@@ -1,0 +1,170 @@
+"""What is wrong with a result, a run folder or the page: one line per offence, none is good.
+
+The tables of the original were kept by hand, and went wrong in the ways that are looked for here:
+search scores taken for results, settings that drifted, overrides that had no effect, missing plots.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from slm_lab.benchmark.collect import EPISODES, gather, row_of
+from slm_lab.benchmark.manifest import Manifest, Row, row_problems
+from slm_lab.benchmark.result import (
+    CURVE,
+    PLOT,
+    RESULT,
+    SPEC,
+    Kept,
+    Provenance,
+    ResultError,
+    read_result,
+)
+from slm_lab.benchmark.table import missing_plots, page_text
+from slm_lab.experiment.resume import spec_differences
+from slm_lab.experiment.saved_run import RunFolderError, open_run
+from slm_lab.spec import SpecError
+
+CURVE_DIGITS = 1e-4  # the curve is kept with six digits
+
+
+def audit_results(
+    manifest: Manifest, results_dir: Path, *, page: Path | None, plots_dir: Path
+) -> Iterator[str]:
+    """Every folder of results, and the page that is made of them unless `page` is None."""
+    folders = sorted(results_dir.iterdir()) if results_dir.is_dir() else []
+    kept: dict[str, Kept] = {}
+    for folder in (f for f in folders if f.is_dir() and not f.name.startswith(".")):
+        yield from audit_result(folder, manifest)
+        try:
+            if (found := read_result(folder)) is not None:
+                kept[folder.name] = found
+        except ResultError:  # told above
+            return
+    if page is not None:
+        yield from _audit_page(manifest, kept, page, plots_dir, results_dir)
+
+
+def audit_result(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """One folder of results."""
+    name = folder.name
+    row = manifest.by_id.get(name)
+    if row is None:
+        yield f"{name}: no row of the manifest has this name"
+        return
+    for file in (RESULT, SPEC, CURVE, PLOT):
+        if not (folder / file).is_file():
+            yield f"{name}: {file}: missing"
+    try:
+        kept = read_result(folder)
+    except ResultError as error:
+        yield f"{name}: {error}"
+        return
+    if kept is None:
+        return
+    if kept.result.row != name:
+        yield f"{name}: {RESULT}: is the result of {kept.result.row}"
+    yield from _audit_run(row, kept)
+    yield from _audit_scores(row, kept)
+    yield from _audit_evaluation(row, kept)
+
+
+def audit_folder(folder: str | Path, manifest: Manifest) -> Iterator[str]:
+    """A run folder, before it is collected."""
+    try:
+        run = open_run(folder, trial=0)
+        if run.layout.search_dir().exists():
+            yield f"{folder}: is a search, whose scores are no results"
+            return
+        row = row_of(run, manifest.rows)
+        kept = gather(run, row)
+    except (ResultError, RunFolderError, SpecError) as error:
+        yield str(error)
+        return
+    except (OSError, ValueError) as error:
+        yield f"{folder}: cannot be read: {error}"
+        return
+    if not run.layout.trial_graph_copy(0, "mean_returns_ma").is_file():
+        yield f"{folder}: its plot is missing"
+    yield from _audit_run(row, kept)
+    yield from _audit_scores(row, kept)
+
+
+def _audit_run(row: Row, kept: Kept) -> Iterator[str]:
+    """Spec, settings, seed, mode and code version."""
+    yield from row_problems(row)
+    yield from row_problems(row, kept.spec)
+    for problem in spec_differences(row.spec(), kept.spec):
+        yield f"{row.id}: spec: {problem}"
+    if kept.result.seed != row.seed or kept.spec.meta.random_seed != row.seed:
+        yield f"{row.id}: seed: the result has {kept.result.seed}, the row {row.seed}"
+    yield from (f"{row.id}: {text}" for text in _audit_code(row, kept.result.provenance))
+
+
+def _audit_code(row: Row, provenance: Provenance) -> Iterator[str]:
+    if provenance.mode != "train":
+        yield f"mode: is of `{provenance.mode}`, expected train"
+    shas = provenance.git_shas
+    if not shas or any(not re.fullmatch(r"[0-9a-f]{40}", sha or "") for sha in shas):
+        yield f"code: git_shas {list(shas)}, expected the commit that ran"
+    if len(set(shas)) > 1:
+        yield f"code: {len(set(shas))} commits worked on it: {', '.join(map(str, shas))}"
+    if provenance.git_dirty:
+        yield "code: the package differed from its commit (git_dirty)"
+    version = provenance.versions.get("slm-lab")
+    if provenance.versions and (version is None or _number(version) < _number(row.code_version)):
+        yield f"code: slm-lab {version}, the row counts from {row.code_version} on"
+
+
+def _audit_scores(row: Row, kept: Kept) -> Iterator[str]:
+    """As many sessions as claimed, each with its whole curve, and a mean that is their mean."""
+    result, curve = kept.result, kept.curve
+    expected = list(range(row.settings.max_session))
+    if sorted(result.sessions) != expected:
+        yield f"{row.id}: sessions: found {sorted(result.sessions)}, expected {expected}"
+    if list(curve.columns) != [f"session_{i}" for i in sorted(result.sessions)]:
+        yield f"{row.id}: {CURVE}: has {list(curve.columns)}, the result other sessions"
+        return
+    for index, score in result.sessions.items():
+        line = curve[f"session_{index}"].dropna()
+        if line.empty or line.index[-1] < row.settings.max_frame:
+            last = 0 if line.empty else line.index[-1]
+            yield f"{row.id}: session {index} ends at frame {last} of {row.settings.max_frame}"
+        elif not math.isclose(line.iloc[-1], score, rel_tol=CURVE_DIGITS, abs_tol=CURVE_DIGITS):
+            yield f"{row.id}: session {index}: score {score}, but its curve ends at {line.iloc[-1]}"
+    mean = sum(result.sessions.values()) / max(1, len(result.sessions))
+    if not math.isclose(result.total_reward_ma, mean, rel_tol=1e-9, abs_tol=1e-9):
+        found = f"total_reward_ma {result.total_reward_ma}"
+        yield f"{row.id}: {found} is not the mean of its sessions, {mean}"
+
+
+def _audit_evaluation(row: Row, kept: Kept) -> Iterator[str]:
+    found = kept.result.evaluation
+    if found is None:
+        yield f"{row.id}: evaluation: missing"
+        return
+    shown = (found.agent, found.policy, found.episodes, sorted(found.sessions))
+    expected = ("last", "deterministic", EPISODES, list(range(row.settings.max_session)))
+    if shown != expected:
+        yield f"{row.id}: evaluation: of {shown}, expected {expected}"
+
+
+def _audit_page(
+    manifest: Manifest,
+    kept: Mapping[str, Kept],
+    page: Path,
+    plots_dir: Path,
+    results_dir: Path,
+) -> Iterator[str]:
+    for path in missing_plots(manifest, kept, plots_dir):
+        yield f"{path}: missing, or drawn from other curves. Run `slm-lab benchmark table`"
+    text = page_text(manifest, kept, page=page, plots_dir=plots_dir, results_dir=results_dir)
+    if not page.is_file() or page.read_text() != text:
+        yield f"{page}: is not what the results give. Run `slm-lab benchmark table`"
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

@@ -1,0 +1,163 @@
+"""From a run folder to a result: measured there, evaluated, thinned out, written small."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from slm_lab.analysis.curves import curve
+from slm_lab.analysis.tables import read_session
+from slm_lab.analysis.trial import TrialMetrics, analyze_trial
+from slm_lab.benchmark.manifest import Manifest, Row
+from slm_lab.benchmark.result import Evaluated, Kept, Provenance, Result, ResultError, write_result
+from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.provenance import read_sittings
+from slm_lab.experiment.resume import spec_differences, unfinished_sessions
+from slm_lab.experiment.saved_run import SavedRun, open_run
+from slm_lab.lab import evaluate
+
+EPISODES = 100
+EVALUATION_SEED = 0
+CURVE_POINTS = 200
+
+
+def collect(folder: str | Path, manifest: Manifest, results_dir: Path) -> Result:
+    """Evaluate the final agents of a finished run and keep what its table needs.
+
+    A run that fits no row, is not finished or is a search is refused. Whether a result may stand,
+    with its code version and all, is for the audit to say.
+    """
+    run = open_run(folder, trial=0)
+    if run.layout.search_dir().exists():
+        raise ResultError(
+            f"{folder}: is a search, whose best score flatters. Train its best spec, and collect "
+            "that run."
+        )
+    row = row_of(run, manifest.rows)
+    if left := unfinished_sessions(run.spec, run.layout, 0):
+        raise ResultError(
+            f"{folder}: session(s) {', '.join(map(str, left))} of {row.id} are not finished. "
+            "`slm-lab benchmark run` goes on with them."
+        )
+    kept = gather(run, row)
+    bad = [session for session, score in kept.result.sessions.items() if math.isnan(score)]
+    if bad:
+        raise ResultError(f"{folder}: session(s) {', '.join(map(str, bad))} have no score.")
+    evaluated = _evaluated(run)
+    result = kept.result.model_copy(update={"evaluation": evaluated})
+    write_result(Kept(result, kept.spec, kept.curve), results_dir / row.id)
+    return result
+
+
+def row_of(run: SavedRun, rows: Iterable[Row]) -> Row:
+    """The row whose spec, with flags and seed, is the one that ran."""
+    closest: tuple[int, Row, str] | None = None
+    for row in rows:
+        if not run.layout.name.startswith(row.spec_name):
+            continue
+        spec = row.spec()
+        if spec.name != run.layout.name:
+            continue
+        differences = spec_differences(spec, run.spec)
+        if not differences:
+            return row
+        told = "\n".join(f"  {problem}" for problem in differences)
+        if closest is None or len(differences) < closest[0]:
+            closest = (len(differences), row, told)
+    if closest is None:
+        raise ResultError(f"{run.layout.predir}: no row of the manifest runs {run.layout.name}.")
+    _, row, told = closest
+    raise ResultError(f"{run.layout.predir}: ran something else than {row.id} says\n{told}")
+
+
+def gather(run: SavedRun, row: Row) -> Kept:
+    """What the files of a run folder say, without playing a single episode."""
+    metrics = analyze_trial(run.layout, 0, write=False)
+    result = Result(
+        row=row.id,
+        folder=run.layout.predir.resolve().name,
+        seed=_seed(run),
+        frame=int(metrics.frame),
+        total_reward_ma=metrics.total_reward_ma,
+        sessions={i: scalars["total_reward_ma"] for i, scalars in metrics.sessions.items()},
+        metrics={k: v if math.isfinite(v) else None for k, v in metrics.scalars.items()},
+        evaluation=None,
+        provenance=_provenance(run),
+    )
+    return Kept(result, run.spec, _thinned_curve(run.layout, metrics))
+
+
+def _thinned_curve(layout: RunLayout, metrics: TrialMetrics) -> pd.DataFrame:
+    """The moving average of each session, at no more than so many frames, the last one included."""
+    tables = {i: read_session(layout.session_csv(0, i, "eval")) for i in metrics.sessions}
+    joined = pd.concat(
+        {f"session_{i}": curve(table, smooth=True) for i, table in tables.items()}, axis=1
+    ).sort_index()
+    joined.index = joined.index.astype(int)
+    rows = np.unique(np.linspace(0, len(joined) - 1, CURVE_POINTS).round().astype(int))
+    return joined.iloc[rows].rename_axis("frame")
+
+
+def _evaluated(run: SavedRun) -> Evaluated:
+    """100 fresh episodes of each final agent; those that were played already are not again."""
+    path = run.layout.trial_evaluation(0, best=False, sampled=False)
+    asked = {"agent": "last", "policy": "deterministic", "episodes": EPISODES}
+    asked["seed"] = EVALUATION_SEED
+    trained = run.layout.trial_metrics(0)
+    is_newer = path.is_file() and path.stat().st_mtime >= trained.stat().st_mtime
+    played = json.loads(path.read_text()) if is_newer else {}
+    if any(played.get(key) != value for key, value in asked.items()):
+        evaluate(run.layout.predir, trial=0, episodes=EPISODES, best=False, seed=EVALUATION_SEED)
+        played = json.loads(path.read_text())
+    sessions = {int(i): score["mean"] for i, score in played["sessions"].items()}
+    return Evaluated.model_validate({**asked, "mean": played["mean"], "sessions": sessions})
+
+
+def _provenance(run: SavedRun) -> Provenance:
+    sittings = read_sittings(run.layout.trial_provenance(0))
+    if not sittings:  # a run of before sittings were kept: its spec knows the commit
+        meta = json.loads(run.layout.trial_spec_path(0).read_text())["meta"]
+        return Provenance(
+            mode="train",
+            git_shas=(meta.get("git_sha"),),
+            git_dirty=None,
+            versions={},
+            cores=None,
+            machine="",
+            started=str(meta.get("experiment_ts", "")),
+            sittings=1,
+            seconds=None,
+            cpu_seconds=None,
+        )
+    dirty = [each.git_dirty for each in sittings]
+    modes = {each.mode for each in sittings}
+    return Provenance(
+        mode="+".join(sorted(modes)),
+        git_shas=tuple(dict.fromkeys(each.git_sha for each in sittings)),
+        git_dirty=True if True in dirty else None if None in dirty else False,
+        versions=sittings[-1].versions,
+        cores=sittings[-1].cores,
+        machine=sittings[-1].machine,
+        started=sittings[0].started,
+        sittings=len(sittings),
+        seconds=_total(each.seconds for each in sittings),
+        cpu_seconds=_total(each.cpu_seconds for each in sittings),
+    )
+
+
+def _total(parts: Iterable[float | None]) -> float | None:
+    """None where a part is not known: a process that was killed could not say."""
+    known = list(parts)
+    return None if None in known else round(sum(filter(None, known)), 1)
+
+
+def _seed(run: SavedRun) -> int:
+    seed = run.spec.meta.random_seed
+    if seed is None:
+        raise ResultError(f"{run.layout.predir}: meta.random_seed: not recorded, expected a seed.")
+    return seed

@@ -1,0 +1,331 @@
+"""The manifest: which spec is run on which env under which Settings, and what to compare with.
+
+One YAML file per phase, beside this module. Settings are those that the documents ask for; a row
+whose spec says otherwise is an error, so that a table never shows a run under other conditions.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from slm_lab.spec import Spec, SpecError, load_spec
+from slm_lab.spec.catalog import listed_env, target_score
+
+SOURCES_FILE = "sources.yaml"
+Flag = Literal["env", "max_frame", "env.max_frame", "meta.max_session"]
+ALGORITHMS = {
+    "Reinforce": "REINFORCE",
+    "SARSA": "SARSA",
+    "VanillaDQN": "DQN",
+    "DQN": "DQN",
+    "DoubleDQN": "DDQN",
+    "ActorCritic": "A2C",
+    "PPO": "PPO",
+    "PPOSIL": "PPO-SIL",
+    "SoftActorCritic": "SAC",
+    "CrossQ": "CrossQ",
+}
+
+
+class ManifestError(ValueError):
+    """A manifest that cannot be used; the message names the file and the row."""
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Settings(Part):
+    """What must be the same for scores to be comparable."""
+
+    max_frame: Annotated[int, Field(gt=0)]
+    num_envs: Annotated[int, Field(gt=0)]
+    max_session: Annotated[int, Field(gt=0)]
+    log_frequency: Annotated[int, Field(gt=0)]
+
+
+class Reference(Part):
+    """A score that somebody else reached; `source` is a tag of sources.yaml."""
+
+    score: float
+    source: str
+    spread: float | None = None
+    frames: int | None = None
+    algorithm: str | None = Field(default=None, description="If not the row's own.")
+    note: str = ""
+
+
+class Row(Part):
+    """One cell of the tables: an algorithm on an env.
+
+    `flags` are -s flags whose value is what the row itself says, such as `env` where the spec is
+    for many envs, or `max_frame` and `meta.max_session` for a budget that is not the spec's;
+    `variables` are any further ones. `best` is the best training run of the documents. `skip` says
+    why nobody runs it, `note` why it falls short.
+    """
+
+    env: str
+    algorithm: str
+    spec_file: str
+    spec_name: str
+    settings: Settings
+    seed: int
+    code_version: str
+    flags: tuple[Flag, ...] = ()
+    variables: Mapping[str, str | int | float] = {}
+    bar: float | None = None
+    best: Reference | None = None
+    references: tuple[Reference, ...] = ()
+    skip: str = ""
+    note: str = ""
+
+    @property
+    def id(self) -> str:
+        """The name of its folder of results, such as `cartpole-v1_ddqn-per`."""
+        return f"{_slug(self.env)}_{_slug(self.algorithm)}"
+
+    @property
+    def target(self) -> float | None:
+        """The score that counts as solved, where the documents name one."""
+        return target_score(self.env)
+
+    @property
+    def goal(self) -> float | None:
+        """What a run is marked against: the bar, else the target, else the documents' best."""
+        if self.bar is not None:
+            return self.bar
+        if self.target is not None:
+            return self.target
+        return None if self.best is None else self.best.score
+
+    @property
+    def sets(self) -> list[str]:
+        """The -s flags."""
+        own = [f"{flag}={self.fact(flag.rpartition('.')[2])}" for flag in self.flags]
+        return own + [f"{key}={value}" for key, value in self.variables.items()]
+
+    @property
+    def command(self) -> str:
+        """The command that makes this row by hand."""
+        sets = [word for flag in self.sets for word in ("-s", flag)]
+        words = ["slm-lab", "run", self.spec_file, self.spec_name, "train", *sets]
+        return shlex.join([*words, "--seed", str(self.seed)])
+
+    def fact(self, name: str) -> str | int:
+        """The env, or a setting."""
+        value: str | int = self.env if name == "env" else getattr(self.settings, name)
+        return value
+
+    def spec(self) -> Spec:
+        """The spec that a run of this row has, its seed included."""
+        sets = [*self.sets, f"meta.random_seed={self.seed}"]
+        return load_spec(self.spec_file, self.spec_name, sets=sets)
+
+    def matches(self, envs: Sequence[str], algorithms: Sequence[str]) -> bool:
+        """Whether the row is among those asked for, by part of a word or with `*`."""
+        return _fits(self.env, envs) and (
+            not algorithms or self.algorithm.lower() in {name.lower() for name in algorithms}
+        )
+
+
+class Table(Part):
+    title: str
+    docs: str
+    rows: tuple[Row, ...]
+    about: str = ""
+
+    @property
+    def envs(self) -> list[str]:
+        return list(dict.fromkeys(row.env for row in self.rows))
+
+
+class Phase(Part):
+    phase: int
+    name: str
+    tables: tuple[Table, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hand_down(cls, tree: Any) -> Any:
+        """What a phase or a table says once holds for each of its rows that does not say it."""
+        shared = {"settings", "seed", "code_version", "bar"}
+        outer = {key: tree[key] for key in shared if key in tree}
+        tables = [_filled_table(table, outer, shared) for table in tree["tables"]]
+        return {**{k: v for k, v in tree.items() if k not in shared}, "tables": tables}
+
+    @property
+    def rows(self) -> Iterator[Row]:
+        for table in self.tables:
+            yield from table.rows
+
+    @property
+    def algorithms(self) -> list[str]:
+        return list(dict.fromkeys(row.algorithm for row in self.rows))
+
+
+class Manifest(Part):
+    phases: tuple[Phase, ...]
+    sources: Mapping[str, str]
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(row for phase in self.phases for row in phase.rows)
+
+    @cached_property
+    def by_id(self) -> dict[str, Row]:
+        return {row.id: row for row in self.rows}
+
+    def choose(
+        self,
+        *,
+        phases: Sequence[int] = (),
+        envs: Sequence[str] = (),
+        algorithms: Sequence[str] = (),
+    ) -> list[Row]:
+        """The rows asked for, in the manifest's order; all of them without conditions."""
+        rows = [
+            row
+            for phase in self.phases
+            if not phases or phase.phase in phases
+            for row in phase.rows
+            if row.matches(envs, algorithms)
+        ]
+        if not rows:
+            asked = {"--phase": phases, "--env": envs, "--algo": algorithms}
+            flags = " ".join(f"{flag} {value}" for flag, many in asked.items() for value in many)
+            names = ", ".join(dict.fromkeys(row.algorithm for row in self.rows))
+            raise ManifestError(
+                f"{flags}: no row of the manifest fits. It has the phases "
+                f"{', '.join(str(phase.phase) for phase in self.phases)} and {names}; "
+                "`slm-lab benchmark status` lists the rows."
+            )
+        return rows
+
+
+def load_manifest(where: str | Path | None = None) -> Manifest:
+    """The shipped manifest; or that of a folder, or one file of it."""
+    place = Path(where) if where is not None else Path(__file__).parent
+    files = [place] if place.is_file() else sorted(place.glob("phase*.yaml"))
+    if not files:
+        raise ManifestError(f"--manifest {place}: found no phase*.yaml there, expected at least 1.")
+    phases = [_read_phase(path) for path in files]
+    own = files[0].parent / SOURCES_FILE
+    sources = _read_yaml(own if own.is_file() else Path(__file__).parent / SOURCES_FILE)
+    manifest = Manifest(phases=tuple(sorted(phases, key=lambda p: p.phase)), sources=sources)
+    _check_unique(manifest)
+    _check_sources(manifest)
+    return manifest
+
+
+def row_problems(row: Row, spec: Spec | None = None) -> list[str]:
+    """Where a row and the spec it names disagree; the spec of a run may be given instead."""
+    if spec is None:
+        try:
+            spec = row.spec()
+        except SpecError as error:
+            return [f"{row.id}: {error}"]
+    found = {
+        "env": listed_env(spec.env.name, spec.env.kwargs),
+        "algorithm": algorithm_of(spec),
+        "max_frame": spec.env.max_frame,
+        "num_envs": spec.env.num_envs,
+        "max_session": spec.meta.max_session,
+        "log_frequency": spec.meta.log_frequency,
+    }
+    expected: dict[str, str | int] = {"algorithm": row.algorithm}
+    expected |= {name: row.fact(name) for name in ("env", *Settings.model_fields)}
+    return [
+        f"{row.id}: {key}: the spec has {found[key]}, the row {value}"
+        for key, value in expected.items()
+        if found[key] != value
+    ]
+
+
+def algorithm_of(spec: Spec) -> str:
+    """The name that tables list a spec's algorithm under."""
+    name = ALGORITHMS.get(spec.agent.algorithm.name, spec.agent.algorithm.name)
+    is_per = spec.agent.memory.name.startswith("Prioritized")
+    return f"{name}+PER" if is_per else name
+
+
+def _read_phase(path: Path) -> Phase:
+    tree = _read_yaml(path)
+    try:
+        return Phase.model_validate(tree)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ManifestError(
+            f"{path.name}: expected a phase with tables and rows, found {error!r}"
+        ) from None
+    except ValidationError as error:
+        problems = "\n".join(
+            f"  {_place(tree, each['loc'])}: {each['msg']}" for each in error.errors()
+        )
+        raise ManifestError(f"{path.name}: not a valid phase\n{problems}") from None
+
+
+def _place(tree: Any, location: tuple[int | str, ...]) -> str:
+    """`CartPole-v1 PPO best.score` for what pydantic calls tables.0.rows.5.best.score."""
+    match location:
+        case ("tables", int(i), "rows", int(j), *rest):
+            row = tree["tables"][i]["rows"][j]
+            name = f"{row.get('env')} {row.get('algorithm')}"
+            return f"{name} {'.'.join(map(str, rest))}"
+    return ".".join(map(str, location))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ManifestError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(tree, dict):
+        raise ManifestError(f"{path}: expected a mapping, found {type(tree).__name__}")
+    return tree
+
+
+def _filled_table(
+    table: Mapping[str, Any], outer: Mapping[str, Any], shared: set[str]
+) -> dict[str, Any]:
+    above = _merged(outer, {key: table[key] for key in shared if key in table})
+    rows = [_merged(above, row) for row in table["rows"]]
+    return {**{k: v for k, v in table.items() if k not in shared}, "rows": rows}
+
+
+def _merged(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
+    settings = {**outer.get("settings", {}), **inner.get("settings", {})}
+    return {**outer, **inner, "settings": settings}
+
+
+def _check_unique(manifest: Manifest) -> None:
+    seen: dict[str, Row] = {}
+    for row in manifest.rows:
+        if row.id in seen:
+            raise ManifestError(f"{row.id}: two rows have {row.env} and {row.algorithm}")
+        seen[row.id] = row
+
+
+def _check_sources(manifest: Manifest) -> None:
+    for row in manifest.rows:
+        for reference in filter(None, (row.best, *row.references)):
+            if reference.source not in manifest.sources:
+                raise ManifestError(
+                    f"{row.id}: source: found {reference.source}, expected a tag of {SOURCES_FILE}"
+                )
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _fits(text: str, patterns: Sequence[str]) -> bool:
+    globs = (p.lower() if any(c in p for c in "*?[") else f"*{p.lower()}*" for p in patterns)
+    return not patterns or any(fnmatchcase(text.lower(), glob) for glob in globs)

@@ -1,0 +1,102 @@
+"""Small PNGs for the repository: the curves of a row, and of every algorithm on an env."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from slm_lab.analysis.curves import SMOOTH_LABEL
+from slm_lab.analysis.style import MEAN_COLOR, SESSION_COLOR, line_styles
+
+COLORS = 64  # lines on white need no more, and the file shrinks to a third
+DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+MARKERS = 8  # on a line
+SOURCE_KEY = "slm-lab-curves"  # PNG text: the digest of the numbers that are drawn
+
+
+def plot_sessions(curve: pd.DataFrame, path: Path, *, title: str) -> None:
+    """The sessions of one row, thin, under their mean."""
+    figure, axes = _figure(title)
+    for name in curve:
+        axes.plot(curve.index, curve[name], color=SESSION_COLOR, linewidth=0.7, alpha=0.6)
+    axes.plot(curve.index, curve.mean(axis=1), color=MEAN_COLOR, linewidth=2)
+    _save(figure, path, curves_digest({title: curve}))
+
+
+def plot_algorithms(curves: Mapping[str, pd.DataFrame], path: Path, *, title: str) -> None:
+    """The mean of each algorithm with a band of one standard deviation over its sessions.
+
+    A file that shows these very numbers already is left alone: another version of matplotlib would
+    draw other bytes.
+    """
+    digest = curves_digest(curves)
+    if drawn_from(path) == digest:
+        return
+    figure, axes = _figure(title)
+    styles = line_styles(list(curves))
+    for (algorithm, curve), style in zip(curves.items(), styles, strict=True):
+        color = style.color
+        mean, std = curve.mean(axis=1), curve.std(axis=1).fillna(0.0)
+        axes.fill_between(curve.index, mean - std, mean + std, color=color, alpha=0.15, linewidth=0)
+        axes.plot(
+            curve.index,
+            mean,
+            color=color,
+            linestyle=DASHES[style.dash],
+            marker=style.marker,
+            markevery=max(1, len(curve) // MARKERS),
+            markersize=4,
+            linewidth=1.8,
+            label=algorithm,
+        )
+    axes.legend(loc="best", frameon=False, fontsize=8)
+    _save(figure, path, digest)
+
+
+def drawn_from(path: Path) -> str | None:
+    """The digest that a plot carries, or None where there is no such plot."""
+    try:
+        with Image.open(path) as image:
+            found = image.info.get(SOURCE_KEY)
+            return found if isinstance(found, str) else None
+    except (OSError, SyntaxError):
+        return None
+
+
+def curves_digest(curves: Mapping[str, pd.DataFrame]) -> str:
+    """The numbers of a plot, in short."""
+    text = "".join(f"{name}\n{curve.to_csv(float_format='%.6g')}" for name, curve in curves.items())
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _figure(title: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(6.4, 3.6), dpi=90, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlabel("frames", fontsize=8)
+    axes.set_ylabel(SMOOTH_LABEL, fontsize=7)
+    axes.tick_params(labelsize=8)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(visible=True, color="#E5E5E5", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _save(figure: Figure, path: Path, digest: str) -> None:
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png")
+    text = PngInfo()
+    text.add_text(SOURCE_KEY, digest)
+    small = Image.open(drawn).convert("RGB").quantize(COLORS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    small.save(path, optimize=True, pnginfo=text)

@@ -1,0 +1,121 @@
+"""Where each row of the manifest stands, by its results and by the run folders of this machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from slm_lab.analysis.tables import read_session
+from slm_lab.benchmark.manifest import Row
+from slm_lab.benchmark.result import Kept, read_result
+from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.lock import is_held, lock_holders
+from slm_lab.experiment.provenance import read_sittings
+from slm_lab.experiment.resume import spec_differences, unfinished_sessions
+from slm_lab.experiment.saved_run import RunFolderError, open_run
+from slm_lab.spec import Spec, SpecError
+
+TIMESTAMP = r"\d{4}_\d\d_\d\d_\d{6}(_\d+)?"
+
+
+class Standing(StrEnum):
+    done = "done"  # its result is kept, and of the spec as it is today
+    trained = "trained"  # the run is finished, its result is not kept yet
+    running = "running"  # a process holds its folder
+    interrupted = "interrupted"  # a run can go on from its checkpoints
+    failed = "failed"  # its last run ended with errors
+    stale = "stale"  # a result is kept, but of another spec
+    missing = "missing"
+    skipped = "skipped"  # the manifest says why
+
+
+OPEN = (Standing.missing, Standing.stale, Standing.interrupted, Standing.trained)
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """`folder` is the run that the standing is about; `progress` the share of frames trained."""
+
+    row: Row
+    standing: Standing
+    kept: Kept | None = None
+    folder: Path | None = None
+    progress: float = 0.0
+    reason: str = ""
+
+
+def row_states(rows: Sequence[Row], results_dir: Path, data_dir: Path) -> list[RowState]:
+    return [row_state(row, results_dir, data_dir) for row in rows]
+
+
+def row_state(row: Row, results_dir: Path, data_dir: Path) -> RowState:
+    """A process at work comes first, then a result of today's spec, then the newest run folder."""
+    kept = read_result(results_dir / row.id)
+    candidates = _folders(row.spec_name, data_dir)
+    if kept is None and not candidates:  # nothing to compare with: no spec need be read
+        standing = Standing.skipped if row.skip else Standing.missing
+        return RowState(row, standing, reason=row.skip)
+    spec = row.spec()
+    runs = list(_runs(spec, candidates))
+    for layout in runs:
+        if is_held(layout.run_lock(), lock_holders()):
+            progress = _progress(spec, layout)
+            return RowState(row, Standing.running, kept, layout.predir, progress)
+    if kept is not None and not spec_differences(spec, kept.spec):
+        return RowState(row, Standing.done, kept, progress=1.0)
+    if runs:
+        standing, reason = _standing(spec, runs[0])
+        return RowState(row, standing, kept, runs[0].predir, _progress(spec, runs[0]), reason)
+    if kept is not None:
+        changed = ", ".join(problem.path for problem in spec_differences(spec, kept.spec))
+        return RowState(row, Standing.stale, kept, reason=f"other {changed} today")
+    return RowState(row, Standing.skipped if row.skip else Standing.missing, reason=row.skip)
+
+
+def _standing(spec: Spec, layout: RunLayout) -> tuple[Standing, str]:
+    left = unfinished_sessions(spec, layout, 0)
+    for session in range(spec.meta.max_session):
+        if layout.divergence_report(0, session).exists():
+            return Standing.failed, f"session {session} diverged"
+    if not left and layout.trial_metrics(0).exists():
+        return Standing.trained, ""
+    sittings = read_sittings(layout.trial_provenance(0))
+    if sittings and sittings[-1].end.startswith("failed"):
+        return Standing.failed, sittings[-1].end.removeprefix("failed: ")
+    return Standing.interrupted, ""
+
+
+def _folders(spec_name: str, data_dir: Path) -> list[Path]:
+    """Folders of runs whose name begins with the spec's, the newest first."""
+    pattern = re.compile(rf"{re.escape(spec_name)}(_.+)?_(?P<time>{TIMESTAMP})")
+    found = data_dir.iterdir() if data_dir.is_dir() else ()
+    matches = {path: match for path in found if (match := pattern.fullmatch(path.name))}
+    return sorted(matches, key=lambda path: matches[path]["time"], reverse=True)
+
+
+def _runs(spec: Spec, folders: Sequence[Path]) -> Iterator[RunLayout]:
+    """Those that trained this very spec."""
+    for folder in folders:
+        try:
+            run = open_run(folder, trial=0)
+        except (RunFolderError, SpecError):
+            continue
+        is_search = run.layout.search_dir().exists()
+        same_name = run.layout.name == spec.name
+        if same_name and not is_search and not spec_differences(spec, run.spec):
+            yield run.layout
+
+
+def _progress(spec: Spec, layout: RunLayout) -> float:
+    """Share of the frames of all sessions that have been trained, by their tables."""
+    frames = 0.0
+    for session in layout.sessions(0):
+        try:
+            table = read_session(layout.session_csv(0, session, "train"))
+        except ValueError:  # not a row yet
+            continue
+        frames += 0.0 if table.empty else float(table["frame"].iloc[-1])
+    return min(1.0, frames / (spec.env.max_frame * spec.meta.max_session))

@@ -1,0 +1,251 @@
+"""`slm-lab benchmark`: run the tables' rows, see where they stand, collect, write, audit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slm_lab.benchmark import PAGE, PLOTS_DIR, RESULTS_DIR
+from slm_lab.cli.options import FAILED
+
+if TYPE_CHECKING:
+    from slm_lab.benchmark.manifest import Manifest, Row
+    from slm_lab.benchmark.runner import Report, Step
+    from slm_lab.benchmark.state import RowState
+
+app = typer.Typer(
+    help="The benchmark tables: run what is missing, collect, write docs/BENCHMARKS.md, audit.",
+    no_args_is_help=True,
+)
+
+Phases = Annotated[list[int] | None, typer.Option("--phase", help="Phase, 1 to 5. Repeatable.")]
+Envs = Annotated[
+    list[str] | None, typer.Option("--env", help="Env, or part of its name; * works. Repeatable.")
+]
+Algorithms = Annotated[
+    list[str] | None, typer.Option("--algo", help="Algorithm, such as PPO. Repeatable.")
+]
+ManifestPath = Annotated[
+    Path | None, typer.Option("--manifest", help="Another manifest: a folder, or a file of it.")
+]
+Data = Annotated[Path, typer.Option("--data", "-d", help="Folder of the run folders.")]
+Results = Annotated[Path, typer.Option("--results", help="Folder of the collected results.")]
+Page = Annotated[Path, typer.Option("--page", help="The page that is written.")]
+Plots = Annotated[Path, typer.Option("--plots", help="Folder of the page's plots.")]
+
+DATA = Path("data")
+
+
+@app.command()
+def run(
+    phases: Phases = None,
+    envs: Envs = None,
+    algorithms: Algorithms = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(min=0.0, metavar="HOURS", help="Stop cleanly after so many hours."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would run and how long, and exit.")
+    ] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Also rows whose last run failed.")
+    ] = False,
+    log_level: Annotated[
+        str, typer.Option(envvar="LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")
+    ] = "INFO",
+    data: Data = DATA,
+    results: Results = RESULTS_DIR,
+    manifest: ManifestPath = None,
+) -> None:
+    """Run the rows that are missing, and collect their results.
+
+    Each is run as `slm-lab run` would. An interrupted one goes on where it stopped. With a budget
+    the longest row that fits comes first; without one it is the order of the tables.
+    """
+    from slm_lab.benchmark.manifest import load_manifest
+    from slm_lab.benchmark.result import read_results
+    from slm_lab.benchmark.runner import open_steps, run_benchmark
+
+    loaded = load_manifest(manifest)
+    rows = _chosen(loaded, phases, envs, algorithms)
+    kept = read_results(results)
+    steps = open_steps(rows, loaded, kept, results_dir=results, data_dir=data, retry=retry)
+    if not steps:
+        typer.echo(f"Nothing to run: see `slm-lab benchmark status`. {len(rows)} row(s) asked for.")
+        return
+    if dry_run:
+        _print_plan(steps, budget)
+        return
+    report = run_benchmark(
+        loaded,
+        steps,
+        results_dir=results,
+        data_dir=data,
+        budget_hours=budget,
+        log_level=log_level,
+        tell=typer.echo,
+    )
+    _print_report(report)
+
+
+@app.command()
+def status(
+    phases: Phases = None,
+    envs: Envs = None,
+    algorithms: Algorithms = None,
+    data: Data = DATA,
+    results: Results = RESULTS_DIR,
+    manifest: ManifestPath = None,
+) -> None:
+    """Show where each row stands: done, running, interrupted, failed, missing."""
+    from slm_lab.benchmark.manifest import load_manifest
+    from slm_lab.benchmark.state import row_states
+
+    rows = _chosen(load_manifest(manifest), phases, envs, algorithms)
+    states = row_states(rows, results, data)
+    _print_table(
+        ("ENV", "ALGORITHM", "STANDING", "SCORE", "GOAL", "FOLDER OR REASON"),
+        [_status_cells(state) for state in states],
+    )
+    counts: dict[str, int] = {}
+    for state in states:
+        counts[state.standing] = counts.get(state.standing, 0) + 1
+    typer.echo(", ".join(f"{number} {standing}" for standing, number in counts.items()))
+
+
+@app.command()
+def collect(
+    folders: Annotated[
+        list[str], typer.Argument(metavar="FOLDER...", help="Run folders of finished rows.")
+    ],
+    results: Results = RESULTS_DIR,
+    manifest: ManifestPath = None,
+) -> None:
+    """Evaluate the final agents of run folders, and keep their results as small data."""
+    from slm_lab.benchmark.collect import collect as collect_run
+    from slm_lab.benchmark.manifest import load_manifest
+
+    loaded = load_manifest(manifest)
+    for folder in folders:
+        result = collect_run(folder, loaded, results)
+        typer.echo(
+            f"{results / result.row}  total_reward_ma {result.total_reward_ma:.2f} "
+            f"over {len(result.sessions)} session(s)"
+        )
+
+
+@app.command()
+def table(
+    results: Results = RESULTS_DIR,
+    page: Page = PAGE,
+    plots: Plots = PLOTS_DIR,
+    manifest: ManifestPath = None,
+) -> None:
+    """Write docs/BENCHMARKS.md and its plots from the collected results."""
+    from slm_lab.benchmark.manifest import load_manifest
+    from slm_lab.benchmark.result import read_results
+    from slm_lab.benchmark.table import write_page
+
+    loaded, kept = load_manifest(manifest), read_results(results)
+    write_page(loaded, kept, page=page, plots_dir=plots, results_dir=results)
+    typer.echo(f"{page}  {len(loaded.rows)} rows, {len(kept)} with a result")
+
+
+@app.command()
+def audit(
+    folders: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FOLDER...]", help="Run folders; without, the collected results."),
+    ] = None,
+    results: Results = RESULTS_DIR,
+    page: Page = PAGE,
+    plots: Plots = PLOTS_DIR,
+    manifest: ManifestPath = None,
+) -> None:
+    """Fail on results that do not match their row: spec, settings, seeds, code, plots, page."""
+    from slm_lab.benchmark.audit import audit_folder, audit_results
+    from slm_lab.benchmark.manifest import load_manifest
+
+    loaded = load_manifest(manifest)
+    if folders:
+        offences = [text for folder in folders for text in audit_folder(folder, loaded)]
+    else:
+        offences = list(audit_results(loaded, results, page=page, plots_dir=plots))
+    for offence in offences:
+        typer.echo(offence)
+    if offences:
+        typer.echo(f"{len(offences)} offence(s)", err=True)
+        raise typer.Exit(FAILED)
+    typer.echo("ok")
+
+
+def _chosen(
+    manifest: Manifest,
+    phases: Sequence[int] | None,
+    envs: Sequence[str] | None,
+    algorithms: Sequence[str] | None,
+) -> list[Row]:
+    return manifest.choose(phases=phases or (), envs=envs or (), algorithms=algorithms or ())
+
+
+def _status_cells(state: RowState) -> tuple[str, ...]:
+    score = "" if state.kept is None else f"{state.kept.result.total_reward_ma:.2f}"
+    goal = "" if state.row.goal is None else f"{state.row.goal:g}"
+    standing = state.standing.value
+    if 0.0 < state.progress < 1.0:
+        standing += f" {state.progress:.0%}"
+    where = state.reason or ("" if state.folder is None else state.folder.as_posix())
+    if not where and state.kept is not None:
+        where = state.kept.result.folder
+    return state.row.env, state.row.algorithm, standing, score, goal, where
+
+
+def _print_plan(steps: Sequence[Step], budget: float | None) -> None:
+    from slm_lab.benchmark.runner import next_step
+
+    waiting, left, total, rows = list(steps), budget, 0.0, []
+    while waiting and (step := next_step(waiting, left)) is not None:
+        waiting.remove(step)
+        left = None if left is None else left - step.hours
+        total += step.hours
+        row = step.state.row
+        rows.append((row.id, step.state.standing.value, f"{step.hours:.2f}", row.command))
+    rows += [(s.state.row.id, "left out", f"{s.hours:.2f}", s.state.row.command) for s in waiting]
+    _print_table(("ROW", "STANDING", "HOURS", "COMMAND"), rows)
+    typer.echo(f"{len(rows) - len(waiting)} row(s), about {total:.1f} h")
+
+
+def _print_report(report: Report) -> None:
+    for row, reason in report.failed.items():
+        typer.echo(f"failed    {row}: {reason}", err=True)
+    for step in report.left_out:
+        typer.echo(f"left out  {step.state.row.id}: about {step.hours:.1f} h, more than is left")
+    typer.echo(f"{len(report.done)} done, {len(report.failed)} failed")
+    if report.stopped_by is not None:
+        typer.echo("Stopped. The same command goes on where it was.", err=True)
+        raise typer.Exit(128 + report.stopped_by)
+    if report.failed:
+        raise typer.Exit(FAILED)
+
+
+def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A rich table on a terminal, plain columns into a pipe."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    if console.is_terminal:
+        shown = Table(*head, box=None, header_style="bold")
+        for row in rows:
+            shown.add_row(*map(Text, row))
+        console.print(shown)
+        return
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())

@@ -1,0 +1,89 @@
+"""`slm-lab run-remote`: a run on a rented machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from typing import Annotated
+
+import typer
+
+from slm_lab.cli.options import Sets
+
+
+def run_remote(
+    spec_file: Annotated[str, typer.Argument(help="Spec file, as for `run`.")],
+    spec_name: Annotated[str, typer.Argument(help="Name of the spec in the file.")],
+    mode: Annotated[str, typer.Argument(help="train, search or dev.")] = "train",
+    name: Annotated[
+        str | None,
+        typer.Option("--name", "-n", help="Name of the run in dstack; SPEC_NAME if not given."),
+    ] = None,
+    sets: Sets = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="On a machine with a GPU.")] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Profile a dev run in detail, as `run` does.")
+    ] = False,
+    max_duration: Annotated[
+        float | None,
+        typer.Option(metavar="HOURS", help="Stop the run after so long. Overrides the file's."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be submitted, and exit.")
+    ] = False,
+) -> None:
+    """Run a spec on a rented machine, through dstack. Results arrive on the hub."""
+    from slm_lab.cloud.code import pack
+    from slm_lab.cloud.dstack import NO_OFFERS, check_ready, submit
+    from slm_lab.cloud.error import CloudError
+    from slm_lab.cloud.task import (
+        RemoteRun,
+        build_task,
+        find_configuration,
+        missing_token,
+        to_yaml,
+    )
+    from slm_lab.experiment.layout import new_timestamp
+    from slm_lab.experiment.search.plan import plan_search
+    from slm_lab.spec import load_spec
+
+    spec = load_spec(spec_file, spec_name, sets=sets or [])
+    if mode == "search":
+        plan_search(spec)
+    run = RemoteRun(
+        name=name or spec_name.lower().replace("_", "-"),
+        spec_name=spec_name,
+        run_name=spec.name,
+        mode=mode,
+        timestamp=new_timestamp(),
+        sets=tuple(sets or ()),
+        gpu=gpu,
+        profile=profile,
+        max_hours=max_duration,
+    )
+    task = build_task(run, pack(spec_file, spec), os.environ)
+    lacking = missing_token(task, os.environ)
+    if dry_run:
+        typer.echo(to_yaml(task), nl=False)
+        if lacking:
+            typer.echo(lacking, err=True)
+        return
+    if lacking:
+        raise CloudError(lacking)
+    check_ready(run.name, gpu=gpu, again=shlex.join(["slm-lab", *sys.argv[1:]]))
+    said = submit(to_yaml(task))
+    typer.echo(said)
+    if NO_OFFERS in said:
+        again = task.get("retry", {}).get("duration", "a while")
+        typer.echo(
+            f"No machine fits at the moment; dstack looks for one for {again}. What there is: "
+            f"`dstack offer`. What is asked for: {find_configuration(run.file_name)}"
+        )
+    typer.echo(
+        f"\nSubmitted {run.name}: {spec.agent.algorithm.name} on {spec.env.name}, {run.mode}, "
+        f"at most {task.get('max_duration', 'off')}\n"
+        f"  follow   dstack logs {run.name}\n"
+        f"  stop     dstack stop {run.name} -y\n"
+        f"  results  slm-lab pull {run.folder}"
+    )

@@ -1,0 +1,217 @@
+"""`slm-lab plot`, `plot-list`, `compare`, `retro`: look at what runs have left."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from slm_lab.analysis.comparison import EnvComparison, Estimate
+    from slm_lab.analysis.saved_trial import SavedTrial
+
+DataFolder = Annotated[
+    Path, typer.Option("--data-folder", "-d", help="Folder that holds the run folders.")
+]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder to write graphs into.")]
+Legends = Annotated[
+    str | None,
+    typer.Option("--legends", "-l", help="Names of the folders in the graph, separated by commas."),
+]
+
+
+class X(StrEnum):
+    frame = "frame"
+    time = "time"
+    opt_step = "opt_step"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(plot)
+    app.command("plot-list")(plot_list)
+    app.command()(compare)
+    app.command()(retro)
+
+
+def plot(
+    folders: Annotated[
+        str,
+        typer.Option(
+            "--folders", "-f", help="Run folders, separated by commas: names in -d, or paths."
+        ),
+    ],
+    title: Annotated[
+        str | None, typer.Option("--title", "-t", help="Title; the env's name if not given.")
+    ] = None,
+    legends: Legends = None,
+    data_folder: DataFolder = Path("data"),
+    output: Output = Path("docs/plots"),
+    legend: Annotated[bool, typer.Option(help="Draw a legend.")] = True,
+    x: Annotated[X, typer.Option("--x", help="What to draw against.")] = X.frame,
+    raw: Annotated[bool, typer.Option("--raw", help="Returns, not their moving average.")] = False,
+    html: Annotated[bool, typer.Option("--html", help="Also a page to zoom and hover.")] = False,
+) -> None:
+    """Draw several trials in one graph: the mean over sessions of each, with its spread."""
+    from slm_lab.analysis.comparison_plot import default_title, plot_multi_trial
+    from slm_lab.analysis.curves import FRAMES, OPT_STEPS, WALL_TIME
+
+    trials = _read(_split(folders), data_folder)
+    paths = plot_multi_trial(
+        trials,
+        output,
+        title=title or default_title(trials),
+        legends=_legends(legends, len(trials)),
+        x={X.frame: FRAMES, X.time: WALL_TIME, X.opt_step: OPT_STEPS}[x],
+        smooth=not raw,
+        legend=legend,
+        html=html,
+    )
+    for path in paths:
+        typer.echo(str(path))
+
+
+def plot_list(data_folder: DataFolder = Path("data")) -> None:
+    """List the run folders, and whether they can be plotted."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from slm_lab.analysis.saved_trial import read_trial
+    from slm_lab.spec.run_folder import RunFolderError, listed
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("folder", "algorithm", "env", "sessions", "frames", "plot"):
+        table.add_column(column, justify="right" if column in ("sessions", "frames") else "left")
+    for path in listed(data_folder):
+        if not path.is_dir():
+            continue
+        try:
+            trial = read_trial(path)
+        except RunFolderError as error:
+            reason = str(error).removeprefix(f"{path}: ")
+            table.add_row(escape(path.name), "", "", "", "", f"no: {escape(reason)}")
+            continue
+        frames = max(table_["frame"].max() for table_ in trial.sessions.values())
+        cells = (path.name, trial.algorithm, trial.env, str(len(trial.sessions)), f"{frames:,.0f}")
+        table.add_row(*map(escape, cells), "yes")
+    if not table.row_count:
+        typer.echo(f"No run folders in {data_folder}/. Train one, or give another with -d.")
+        return
+    _console().print(table)
+
+
+def compare(
+    folders: Annotated[
+        list[str], typer.Argument(help="Run folders: names in -d, or paths.", metavar="FOLDERS…")
+    ],
+    title: Annotated[
+        str | None, typer.Option("--title", "-t", help="Title of the graphs and their files.")
+    ] = None,
+    legends: Legends = None,
+    data_folder: DataFolder = Path("data"),
+    output: Output = Path("docs/plots"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
+) -> None:
+    """Which is better, and is it sure? Robust statistics over seeds, with intervals and graphs."""
+    from slm_lab.analysis.comparison import compare as compare_trials
+    from slm_lab.analysis.comparison_plot import default_title, plot_comparison
+
+    words = [word for argument in folders for word in _split(argument)]
+    trials = _read(words, data_folder)
+    found = compare_trials(trials, _legends(legends, len(trials)), seed=seed)
+    console = _console()
+    for comparison in found:
+        _print_comparison(console, comparison)
+    for path in plot_comparison(found, output, title=title or default_title(trials)):
+        typer.echo(str(path))
+
+
+def retro(
+    folder: Annotated[Path, typer.Argument(help="Run folder of a trial or of a search.")],
+    log_extra: Annotated[bool, typer.Option("--log-extra", help="More graphs.")] = False,
+) -> None:
+    """Redo metrics, tables and graphs of a run folder from its saved files."""
+    from slm_lab.lab import analyze
+
+    for metrics in analyze(folder, log_extra=log_extra):
+        typer.echo(f"{metrics.graph_png.name.split('_trial_graph')[0]}: {metrics.summary_line()}")
+    typer.echo(f"Graphs in {folder}")
+
+
+def _read(words: Sequence[str], data_folder: Path) -> list[SavedTrial]:
+    from slm_lab.analysis.saved_trial import find_folder, read_trial
+
+    return [read_trial(find_folder(word, data_folder)) for word in words]
+
+
+def _split(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise typer.BadParameter("--folders: expected at least one run folder")
+    return words
+
+
+def _legends(text: str | None, count: int) -> list[str] | None:
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if len(names) != count:
+        raise typer.BadParameter(
+            f"--legends: found {len(names)} name(s) for {count} folder(s); expected one each"
+        )
+    return names
+
+
+def _print_comparison(console: Console, comparison: EnvComparison) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    frame = "" if comparison.frame is None else f" at frame {comparison.frame:,}"
+    target = "" if comparison.target is None else f", target {comparison.target:g}"
+    console.print(f"\n[bold]{escape(comparison.env)}[/bold]{frame}{target}")
+    is_normalised = any(method.optimality_gap for method in comparison.methods)
+    table = Table(box=None, pad_edge=False)
+    headers = ["method", "seeds", "IQM", "median", "mean"] + ["optimality gap"] * is_normalised
+    for header in headers:
+        table.add_column(header, justify="left" if header == "method" else "right")
+    for method in comparison.methods:
+        cells = [_estimate(e) for e in (method.interquartile_mean, method.median, method.mean)]
+        if method.optimality_gap is not None:
+            cells.append(_estimate(method.optimality_gap))
+        table.add_row(escape(method.method), str(method.seeds), *cells)
+    console.print(table)
+    if comparison.improvements:
+        pairs = Table(box=None, pad_edge=False)
+        for header in ("probability of improvement", "P", "95 %", "p", ""):
+            pairs.add_column(header)
+        for i in comparison.improvements:
+            interval = "" if i.interval is None else f"[{i.interval[0]:.2f}, {i.interval[1]:.2f}]"
+            p_value = "<0.001" if i.p_value < 0.001 else f"{i.p_value:.3f}"
+            verdict = f"{i.better} is better" if i.verdict == "better" else i.verdict
+            cells = [f"{i.better} > {i.worse}", f"{i.probability:.2f}", interval, p_value, verdict]
+            pairs.add_row(*map(escape, cells))
+        console.print(pairs)
+    for note in comparison.notes:
+        console.print(f"note: {escape(note)}")
+
+
+def _estimate(estimate: Estimate) -> str:
+    from rich.markup import escape
+
+    if estimate.interval is None:
+        return f"{estimate.value:.2f}"
+    low, high = estimate.interval
+    return escape(f"{estimate.value:.2f} [{low:.2f}, {high:.2f}]")
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # In a file or a pipe nothing is broken to the width of some screen.
+    return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)

@@ -1,0 +1,178 @@
+"""`slm-lab pull`, `push`, `graduate`: run folders on a hub, or in a shared directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slm_lab.cli.options import BAD_INPUT
+
+if TYPE_CHECKING:
+    from slm_lab.hub.transfer import Progress, Transfer
+
+Repo = Annotated[
+    str | None,
+    typer.Option(
+        "--repo",
+        help="Dataset such as user/name, or file:PATH for a directory. By default HF_REPO.",
+    ),
+]
+DataFolder = Annotated[Path, typer.Option("--data-folder", "-d", help="Folder of run folders.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(pull)
+    app.command()(push)
+    app.command()(graduate)
+
+
+def print_remote(pattern: str, repo: str | None) -> None:
+    """One folder per line, for people and for pipes alike; where they are goes to stderr."""
+    from slm_lab.hub.names import is_folder_name
+    from slm_lab.hub.remote import open_remote
+    from slm_lab.hub.transfer import matching
+
+    remote = open_remote(repo)
+    found = matching(remote.folders(), pattern)
+    names = [name for name in found if is_folder_name(name)]  # others could steer the terminal
+    for name in names:
+        typer.echo(name)
+    fitting = f" that fit `{pattern}`" if pattern else ""
+    left_out = f", and {len(found) - len(names)} with unusable names" * (len(found) > len(names))
+    typer.echo(f"{len(names)} run folder(s){fitting} in {remote.label}{left_out}", err=True)
+
+
+def pull(
+    pattern: Annotated[
+        str, typer.Argument(help="Name of a run folder, or part of several; * and ? work.")
+    ],
+    show: Annotated[
+        bool, typer.Option("--list", "-l", help="Only list what would be fetched.")
+    ] = False,
+    data_folder: DataFolder = Path("data"),
+    repo: Repo = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files that were changed here.")
+    ] = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="It is no error if there is nothing to fetch.")
+    ] = False,
+) -> None:
+    """Fetch run folders from the hub; what is here already is left alone."""
+    from slm_lab.hub import transfer
+    from slm_lab.hub.error import RemoteError
+    from slm_lab.hub.remote import open_remote
+
+    if show:
+        print_remote(pattern, repo)
+        return
+    if not pattern:  # perhaps a variable that is not set
+        raise RemoteError("PATTERN: is empty. Give a name or part of one, or `*` to fetch all.")
+    remote = open_remote(repo)
+    names = transfer.matching(remote.folders(), pattern)
+    if not names:
+        found = f"nothing fits `{pattern}` in {remote.label}"
+        if if_exists:
+            typer.echo(f"{found}; nothing to fetch.")
+            return
+        raise RemoteError(f"PATTERN: {found}. `slm-lab list --remote` shows what is there.")
+
+    def fetch(name: str, progress: Progress) -> Transfer:
+        return transfer.pull(remote, name, data_folder, force=force, progress=progress)
+
+    _each(names, fetch, "Pulled", into=f"into {data_folder}")
+
+
+def push(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders.")],
+    repo: Repo = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace what somebody else has pushed.")
+    ] = False,
+) -> None:
+    """Send run folders to the hub; only what it does not have is sent."""
+    from slm_lab.hub import transfer
+    from slm_lab.hub.remote import open_remote
+
+    remote = open_remote(repo)
+
+    def send(name: str, progress: Progress) -> Transfer:
+        return transfer.push(remote, Path(name), force=force, progress=progress)
+
+    _each([str(folder) for folder in folders], send, "Pushed", into=f"to {remote.label}")
+
+
+def graduate(
+    run: Annotated[str, typer.Argument(metavar="DIR|NAME", help="A run folder, here or there.")],
+    source: Annotated[
+        str | None, typer.Option("--from", help="Where NAME is. By default HF_REPO.")
+    ] = None,
+    target: Annotated[
+        str, typer.Option("--to", help="Public dataset, or file:PATH.")
+    ] = "SLM-Lab/benchmark",
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether it could graduate.")
+    ] = False,
+) -> None:
+    """Publish a finished run whose spec has the Settings of the benchmark it claims to be of."""
+    from slm_lab.benchmark.graduate import graduate as publish
+
+    with _progress("Graduating") as progress:
+        outcome = publish(run, source, target, only_check=check, progress=progress)
+    for line in outcome.notes:
+        typer.echo(line)
+    typer.echo(outcome.summary)
+
+
+def _each(
+    names: list[str], work: Callable[[str, Progress], Transfer], done: str, *, into: str
+) -> None:
+    """Every folder gets its turn; those that did not work are named, and the command fails."""
+    from slm_lab.experiment.lock import LockedError
+    from slm_lab.hub.error import NotAllowed, RemoteError
+
+    failed = 0
+    for name in names:
+        try:
+            with _progress(Path(name).name) as progress:
+                transfer = work(name, progress)
+        except NotAllowed:
+            raise  # the next one would fare no better
+        except (RemoteError, LockedError) as error:
+            failed += 1
+            typer.echo(f"{type(error).__name__}: {error}", err=True)
+            continue
+        typer.echo(f"{done} {Path(name).name} {into}: {transfer}")
+        if transfer.skipped:
+            typer.echo(
+                f"  left out, because its manifest does not name them: "
+                f"{', '.join(transfer.skipped[:5])}",
+                err=True,
+            )
+    if failed:
+        raise typer.Exit(BAD_INPUT)
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Progress]:
+    """A bar of bytes on a terminal; elsewhere the line at the end says it all."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns,
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(escape(title), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,392 @@
+"""`playground/<Name>` on JAX: the real MuJoCo Playground package, stepped as one compiled batch.
+
+Playground's own training wrappers are not used: their auto-reset returns the first observation of
+the next episode in place of the last one of this, so that a truncated episode would bootstrap from
+the wrong state (mujoco_playground issue 305). Here both leave the compiled step.
+
+Keys of `env.kwargs` read here; every other one overrides Playground's config of the env:
+
+    impl            `jax` (MJX) or `warp` (MJWarp). Default: jax on a CPU, Playground's own on CUDA
+    full_reset      true (default): a new random state for every episode. false: each env returns
+                    to the state it first began in, as Playground's wrapper does unless told so
+    action_repeat   control steps per decision, instead of the task's
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from slm_lab.env.episodes import EpisodeStats
+from slm_lab.env.error import EnvError
+from slm_lab.env.playground import Task, find_task
+from slm_lab.env.space import Cast, Codecs, action_codec, make_spaces
+from slm_lab.env.vector import check_batch, spawn_streams
+from slm_lab.types import Transition
+
+if TYPE_CHECKING:
+    import jax
+
+Config = tuple[tuple[str, Any], ...]
+
+
+class Running(NamedTuple):
+    """The envs between two steps, batched: everything that the next step depends on."""
+
+    state: Any  # Playground's State
+    obs: jax.Array  # [B, n], laid out as rows
+    key: jax.Array  # [B, 2], for the next episodes
+    decisions: jax.Array  # [B] taken in the running episodes
+
+
+class Outcome(NamedTuple):
+    """What a step brought, before anything is reset."""
+
+    reward: jax.Array  # [B]
+    terminated: jax.Array  # [B]
+    truncated: jax.Array  # [B]
+
+
+class Program(NamedTuple):
+    """Compiled once for an env of Playground, whatever is made of it.
+
+    reset(key) -> Running
+    step(running, action, limit, action_repeat) -> (Running, Outcome)
+    restart(running, fresh, which, full_reset) -> Running
+    """
+
+    reset: Callable[[jax.Array], Running]
+    step: Callable[..., tuple[Running, Outcome]]
+    restart: Callable[..., Running]
+    action_size: int
+    obs_size: int
+    privileged: int
+
+
+def make_playground_jax(
+    task: Task,
+    *,
+    num_envs: int,
+    seed: int,
+    max_t: int | None,
+    privileged: bool,
+    device: str | None,
+    kwargs: Mapping[str, Any],
+) -> PlaygroundVectorEnv:
+    if importlib.util.find_spec("mujoco_playground") is None:
+        raise EnvError(
+            "env.backend: `playground` needs MuJoCo Playground, which is not installed. Run "
+            "`pip install 'slm-lab[playground]'`, or set env.backend to `envpool`."
+        )
+    # JAX would otherwise take most of a card's memory, which torch needs too.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    chosen = _device(device)
+    options = dict(kwargs)
+    full_reset = bool(options.pop("full_reset", True))
+    impl = options.pop("impl", "jax" if chosen.platform == "cpu" else None)
+    if impl not in (None, "jax", "warp"):
+        raise EnvError(f"env.impl: found `{impl}`. Expected jax or warp.")
+    repeat = int(options.pop("action_repeat", task.action_repeat))
+    if repeat < 1:
+        raise EnvError(f"env.action_repeat: found {repeat}. Expected 1 or more.")
+    program = _program(
+        task.name, impl=impl, config=_flat(options), privileged=privileged, device=chosen
+    )
+    return PlaygroundVectorEnv(
+        program,
+        num_envs=num_envs,
+        seed=seed,
+        limit=-(-task.episode_length // repeat) if max_t is None else max_t,
+        action_repeat=repeat,
+        full_reset=full_reset,
+        device=chosen,
+        restorable=impl == "jax",
+    )
+
+
+class PlaygroundVectorEnv:
+    """Same contract as the Gymnasium back-end, over a compiled batch.
+
+    The state of the envs is a tree of arrays and is saved whole, so that a run resumes exactly;
+    not with MJWarp, which keeps part of it elsewhere.
+    """
+
+    backend = "playground"
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        num_envs: int,
+        seed: int,
+        limit: int,
+        action_repeat: int,
+        full_reset: bool,
+        device: jax.Device,
+        restorable: bool,
+    ) -> None:
+        """`limit` counts decisions, each of `action_repeat` control steps."""
+        self._program = program
+        self._limit, self._repeat, self._full_reset = limit, action_repeat, full_reset
+        self._device = device
+        self.num_envs = num_envs
+        self.restorable = restorable
+        self._obs_codec = Cast((program.obs_size,), "float32")
+        box = spaces.Box(-1.0, 1.0, (program.action_size,), np.float32)
+        self._action_codec = action_codec(box)
+        self.spaces = replace(
+            make_spaces(self._obs_codec, self._action_codec), privileged=program.privileged
+        )
+        self.episodes = EpisodeStats(num_envs)
+        self._seeds, self._action_rng = spawn_streams(seed, num_envs)
+        self._running: Running | None = None
+        self._first: Running | None = None  # what to return to, without full resets
+        # JAX's arrays are read-only and the agent's are not: rows are copied out of them.
+        shape = (num_envs, program.obs_size)
+        self._obs, self._spare_obs = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        self._final_obs = np.zeros(shape, np.float32)
+        self._reward = np.zeros(num_envs, np.float32)
+
+    @property
+    def obs(self) -> np.ndarray:
+        return self._obs
+
+    @property
+    def codecs(self) -> Codecs:
+        return Codecs(self._obs_codec, self._action_codec)
+
+    def reset(self) -> np.ndarray:
+        """Begin a new episode everywhere; the first call seeds the envs, later ones go on."""
+        self.episodes.abandon()
+        with _exact(self._device) as jax:
+            if self._running is None:
+                key = jax.vmap(jax.random.PRNGKey)(np.array(self._seeds, np.uint32))
+            else:
+                key = self._running.key
+            self._running = self._program.reset(key)
+        if not self._full_reset and self._first is None:
+            self._first = self._running
+        self._obs, self._spare_obs = self._spare_obs, self._obs
+        self._obs[:] = self._running.obs
+        return self._obs
+
+    def step(self, action: np.ndarray) -> Transition:
+        check_batch(action, self.num_envs)
+        assert self._running is not None, "step before reset"
+        with _exact(self._device):
+            decoded = self._action_codec.decode(action)
+            self._running, outcome = self._program.step(
+                self._running, decoded, self._limit, self._repeat
+            )
+        self._reward[:] = outcome.reward
+        terminated, truncated = np.array(outcome.terminated), np.array(outcome.truncated)
+        ended = terminated | truncated
+        self.episodes.add(self._reward, np.flatnonzero(ended))
+        self._obs, self._spare_obs = self._spare_obs, self._obs
+        next_obs = self._obs
+        if ended.any():
+            next_obs = self._final_obs
+            next_obs[:] = self._running.obs
+            with _exact(self._device):
+                fresh = self._first or self._program.reset(self._running.key)
+                self._running = self._program.restart(self._running, fresh, ended, self._full_reset)
+        self._obs[:] = self._running.obs
+        return Transition(self._obs, next_obs, self._reward, terminated, truncated)
+
+    def sample_action(self) -> np.ndarray:
+        return self._action_codec.sample(self._action_rng, self.num_envs)
+
+    def render(self) -> np.ndarray | None:
+        return None
+
+    def close(self) -> None:
+        self._running = self._first = None
+
+    def state_dict(self) -> dict[str, Any]:
+        import jax
+
+        leaves = jax.tree.leaves((self._running, self._first)) if self.restorable else []
+        return {
+            "episodes": self.episodes.state_dict(),
+            "action_rng": self._action_rng.bit_generator.state,
+            "started": self._running is not None,
+            "running": [np.asarray(leaf) for leaf in leaves],
+            "obs": self._obs.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue the saved episodes; with MJWarp they are lost, and new ones begin."""
+        self._action_rng.bit_generator.state = state["action_rng"]
+        if state["started"]:
+            self.reset()  # if only for the shape of the tree
+        self.episodes.load_state_dict(state["episodes"])
+        if not state["running"]:
+            self.episodes.abandon()
+            return
+        saved = state["running"]
+        with _exact(self._device) as jax:
+            leaves, tree = jax.tree.flatten((self._running, self._first))
+            if [np.shape(leaf) for leaf in leaves] != [np.shape(leaf) for leaf in saved]:
+                raise EnvError(
+                    "env.num_envs: the saved state of the envs has another shape than these envs. "
+                    "Resume with the same num_envs and the same version of MuJoCo Playground."
+                )
+            pairs = zip(saved, leaves, strict=True)
+            same = [jax.numpy.asarray(new, old.dtype) for new, old in pairs]
+        self._running, self._first = jax.tree.unflatten(tree, same)
+        self._obs[:] = state["obs"]
+
+
+@lru_cache(maxsize=4)
+def _program(
+    name: str, *, impl: str | None, config: Config, privileged: bool, device: jax.Device
+) -> Program:
+    """Cached, because compiling takes tens of seconds and an evaluation env is the same again."""
+    import jax
+    import jax.numpy as jp
+
+    with jax.default_device(device):
+        env = _load(name, {**dict(config), **({} if impl is None else {"impl": impl})})
+
+    def row(obs: Any) -> Any:
+        if not isinstance(obs, Mapping):
+            return obs
+        keys = ["state"] if "state" in obs else sorted(obs)
+        if privileged and "privileged_state" in obs:
+            keys = ["state", "privileged_state"]
+        return jp.concatenate([obs[key] for key in keys], -1)
+
+    def decide(state: Any, action: jax.Array, repeat: int) -> tuple[Any, jax.Array]:
+        """One decision of one env: (its state after, the sum of rewards)."""
+
+        def again(_: int, so_far: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+            state, total = so_far
+            over = state.done > 0  # as it ended, it stays
+            after = env.step(state, action)
+            kept = jax.tree.map(lambda old, new: jp.where(over, old, new), state, after)
+            return kept, total + jp.where(over, 0.0, after.reward)
+
+        if repeat == 1:
+            after = env.step(state, action)
+            return after, after.reward
+        done: tuple[Any, jax.Array] = jax.lax.fori_loop(0, repeat, again, (state, jp.zeros(())))
+        return done
+
+    @jax.jit
+    def reset(key: jax.Array) -> Running:
+        pairs = jax.vmap(jax.random.split)(key)
+        state = jax.vmap(env.reset)(pairs[:, 0])
+        return Running(state, row(state.obs), pairs[:, 1], jp.zeros(len(key), jp.int32))
+
+    @partial(jax.jit, static_argnums=3)
+    def step(
+        running: Running, action: jax.Array, limit: int, action_repeat: int
+    ) -> tuple[Running, Outcome]:
+        state = running.state.replace(done=jp.zeros_like(running.state.done))
+        state, reward = jax.vmap(partial(decide, repeat=action_repeat))(state, action)
+        decisions = running.decisions + 1
+        terminated = state.done > 0
+        truncated = (decisions >= limit) & ~terminated
+        # A simulation that blew up is terminated by Playground; its last reward means nothing.
+        reward = jp.where(jp.isfinite(reward), reward, 0.0)
+        after = Running(state, row(state.obs), running.key, decisions)
+        return after, Outcome(reward, terminated, truncated)
+
+    @partial(jax.jit, static_argnums=3)
+    def restart(running: Running, fresh: Running, which: jax.Array, full_reset: bool) -> Running:
+        if full_reset:
+            key = fresh.key
+        else:
+            # As in Playground's wrapper, what an env keeps in `info` outlives its episode.
+            kept = running.state.replace(data=fresh.state.data, obs=fresh.state.obs)
+            fresh, key = fresh._replace(state=kept, decisions=0 * fresh.decisions), running.key
+        merged: Running = jax.tree.map(lambda new, old: _where(which, new, old), fresh, running)
+        return merged._replace(key=key)
+
+    with jax.default_device(device):
+        shapes = jax.eval_shape(env.reset, jax.random.PRNGKey(0)).obs
+    has_more = privileged and isinstance(shapes, Mapping) and "privileged_state" in shapes
+    return Program(
+        reset,
+        step,
+        restart,
+        action_size=int(env.action_size),
+        obs_size=int(jax.eval_shape(row, shapes).shape[-1]),
+        privileged=int(shapes["privileged_state"].shape[-1]) if has_more else 0,
+    )
+
+
+def _where(ended: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
+    """Rows of `new` for what has ended. What MJWarp keeps for the whole batch stays."""
+    import jax.numpy as jp
+
+    if old.shape[:1] != ended.shape:
+        return old
+    return jp.where(ended.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+
+def _load(name: str, config: dict[str, Any]) -> Any:
+    """Playground's env, or why it cannot be had."""
+    from mujoco_playground import registry
+    from mujoco_playground._src import mjx_env
+
+    try:
+        return registry.load(name, config_overrides=config)
+    except (subprocess.CalledProcessError, OSError) as error:
+        if not find_task(name).needs_menagerie:
+            raise
+        raise EnvError(
+            f"env.name: `playground/{name}` needs robot models that MuJoCo Playground downloads "
+            f"from GitHub with git at first use, and that failed ({error}). Connect this machine "
+            "once, or copy a clone of https://github.com/google-deepmind/mujoco_menagerie (commit "
+            f"{mjx_env.MENAGERIE_COMMIT_SHA}) to {mjx_env.MENAGERIE_PATH}. "
+            "Or set env.backend to `envpool`, which brings its own."
+        ) from error
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
+        raise EnvError(
+            f"env.kwargs: MuJoCo Playground cannot make `{name}` with {config} ({error}). "
+            "Expected keys of the env's config. Remove or rename the wrong one."
+        ) from error
+
+
+def _device(asked: str | None) -> jax.Device:
+    import jax
+
+    if asked == "cpu":
+        return jax.devices("cpu")[0]
+    found = jax.devices()[0]
+    if asked is not None and found.platform == "cpu":
+        raise EnvError(
+            f"env.device: found `{asked}`, but JAX sees no such device here. "
+            "Run `pip install 'jax[cuda12]'`, or set env.device to `cpu`."
+        )
+    return found
+
+
+@contextmanager
+def _exact(device: jax.Device) -> Iterator[Any]:
+    """JAX on this device, with products in full float32: TF32 is known to change results."""
+    import jax
+
+    with jax.default_device(device), jax.default_matmul_precision("highest"):
+        yield jax
+
+
+def _flat(options: Mapping[str, Any], prefix: str = "") -> Config:
+    """Nested keys as dotted ones, hashable."""
+    pairs: list[tuple[str, Any]] = []
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            pairs += _flat(value, f"{prefix}{key}.")
+        else:
+            pairs.append((f"{prefix}{key}", tuple(value) if isinstance(value, list) else value))
+    return tuple(sorted(pairs))

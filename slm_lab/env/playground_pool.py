@@ -1,0 +1,131 @@
+"""`playground/<Name>` on envpool: the C++ tasks, for machines without a CUDA device.
+
+The DM Control names are envpool's port of dm_control, the robots its port of Playground itself.
+One decision is `action_repeat` steps of the pool. Every episode begins in a new random state.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slm_lab.env.bare_models import copy_without_textures
+from slm_lab.env.envpool_backend import EnvpoolVectorEnv, Pool, make_pool
+from slm_lab.env.error import EnvError
+from slm_lab.env.playground import Task
+from slm_lab.env.space import Concat, ObsCodec, vector_codec
+
+# Where the model files lie under envpool's `base_path`.
+_MODELS = {True: "mujoco/playground/assets", False: "mujoco/assets_dmc"}
+
+# What the JAX back-end takes from `env.kwargs` and this one cannot do: (key, why).
+_NOT_HERE = {
+    "impl": "the physics here is MuJoCo's own",
+    "full_reset": "every episode here begins in a new random state",
+}
+
+
+def make_playground_pool(
+    task: Task,
+    *,
+    num_envs: int,
+    seed: int,
+    num_threads: int,
+    max_t: int | None,
+    privileged: bool,
+    kwargs: Mapping[str, Any],
+) -> EnvpoolVectorEnv:
+    """`kwargs` are envpool's, except for `action_repeat`, which overrides the task's."""
+    options = dict(kwargs)
+    for key in options:
+        if key in _NOT_HERE:
+            raise EnvError(
+                f"env.{key}: is for the JAX back-end, and `playground/{task.name}` runs on "
+                f"envpool: {_NOT_HERE[key]}. Remove it, or set env.backend to `playground`."
+            )
+    repeat = int(options.pop("action_repeat", task.action_repeat))
+    if repeat < 1:
+        raise EnvError(f"env.action_repeat: found {repeat}. Expected 1 or more.")
+    config = _pool_config(task)
+    if "action_repeat" in config:
+        options["action_repeat"] = 1  # envpool has the key for one task, where it does nothing
+    with tempfile.TemporaryDirectory(prefix="slm_lab_models_") as folder:
+        models = _MODELS[task.needs_menagerie]
+        copy_without_textures(Path(config["base_path"], models), Path(folder, models))
+        # Models are read while the pool is made, and never again.
+        pool = make_pool(
+            task.pool_id,
+            num_envs=num_envs,
+            seed=seed,
+            num_threads=num_threads,
+            max_t=task.episode_length if max_t is None else max_t * repeat,
+            kwargs={"base_path": folder, **options},
+        )
+    codec, extra = _layout(task, pool.observation_space, privileged=privileged)
+    return EnvpoolVectorEnv(
+        RepeatingPool(pool, repeat) if repeat > 1 else pool,
+        num_envs=num_envs,
+        seed=seed,
+        codec=codec,
+        privileged=extra,
+    )
+
+
+class RepeatingPool:
+    """A pool whose every action is taken several times; the rewards add up.
+
+    An episode that ends on the way stays as it ended. The pool itself goes on with a new one, which
+    nobody sees: whoever steps this pool resets what has ended.
+    """
+
+    def __init__(self, pool: Pool, times: int) -> None:
+        self._pool = pool
+        self._times = times
+        self.observation_space, self.action_space = pool.observation_space, pool.action_space
+        self.reset, self.close = pool.reset, pool.close
+
+    def step(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self._pool.step(action)
+        for _ in range(self._times - 1):
+            running = ~(terminated | truncated)
+            next_obs, more, ends, is_cut, info = self._pool.step(action)
+            obs = next_obs if running.all() else _choose(running, next_obs, obs)
+            reward = reward + more * running
+            terminated = terminated | (ends & running)
+            truncated = truncated | (is_cut & running)
+        return obs, reward, terminated, truncated, info
+
+
+def _choose(mask: np.ndarray, yes: Any, no: Any) -> Any:
+    """Rows of `yes` where the mask is set, else of `no`; part by part for a dict."""
+    if isinstance(yes, Mapping):
+        return {key: _choose(mask, yes[key], no[key]) for key in yes}
+    return np.where(mask.reshape(-1, *[1] * (yes.ndim - 1)), yes, no)
+
+
+def _layout(task: Task, space: Any, *, privileged: bool) -> tuple[ObsCodec, int]:
+    """(how an observation becomes a row, its number of privileged columns)."""
+    if task.parts:
+        return Concat({part: vector_codec(space[part]) for part in task.parts}), 0
+    if not hasattr(space, "spaces"):
+        return vector_codec(space), 0
+    parts = {"state": vector_codec(space["state"])}
+    if privileged:
+        parts["privileged_state"] = vector_codec(space["privileged_state"])
+        return Concat(parts), parts["privileged_state"].shape[0]
+    return Concat(parts), 0
+
+
+def _pool_config(task: Task) -> dict[str, Any]:
+    try:
+        import envpool
+    except ImportError as error:
+        raise EnvError(
+            f"env.name: `playground/{task.name}` runs on envpool where there is no CUDA device, "
+            "and envpool is not installed. Run `pip install 'slm-lab[envpool]'`."
+        ) from error
+    return dict(envpool.make_spec(task.pool_id).config._asdict())

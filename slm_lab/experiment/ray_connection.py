@@ -1,0 +1,63 @@
+"""A connection to Ray, for searches and for trials that are spread over a cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from slm_lab.spec import Problem, SpecError
+
+# Ray reads these when it is imported: no usage reports, and a process that asks for no GPU still
+# sees those of its machine.
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+
+import ray as ray  # read from here, so that the settings above come first
+
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+
+
+@contextmanager
+def cluster_ready(address: str, modules: Sequence[Path] = ()) -> Iterator[None]:
+    """Connected to the cluster at an address, which is left running; or the caller's own Ray.
+
+    Our package travels with the job, whatever version the nodes have, and so do `modules`.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    code = [str(path) for path in (package_root() / "slm_lab", *modules)]
+    try:
+        with signals_kept():
+            ray.init(address=address, runtime_env={"py_modules": code}, **QUIET)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        message = f"found `{address}`; no Ray cluster answers there: {reason}"
+        raise SpecError([Problem("--ray-address", message)], "the command") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def package_root() -> Path:
+    return Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """`ray.init` takes SIGTERM for itself, which would end a run without writing anything."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,1 @@
+"""Sharing run folders: on a Hugging Face dataset, or in a directory that others can see."""

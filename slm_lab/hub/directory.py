@@ -1,0 +1,217 @@
+"""A directory as a remote: a mounted share, a second disk, a synchronised folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from slm_lab.experiment.lock import locked
+from slm_lab.hub.error import NotAllowed, RemoteError
+from slm_lab.hub.names import check_files, check_folder
+from slm_lab.hub.remote import DATA, RemoteFile, Sent, file_sha256
+
+INCOMING = ".incoming"  # beside data/: what has arrived and is not in place yet
+DONE = "complete.json"  # written last: from here on the upload counts
+THREADS = 4
+
+
+class DirectoryRemote:
+    """Run folders under `{root}/data`.
+
+    An upload arrives in `{root}/.incoming/{folder}` and is then moved into place, file by file.
+    Killed before `complete.json` is there it has not happened. Killed after, it has: whoever lists
+    the folder sees what has arrived in place of what it replaces, and the next upload finishes it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known: dict[Path, tuple[tuple[int, int, int], str]] = {}  # path -> (stamp, sha256)
+
+    @property
+    def label(self) -> str:
+        return f"file:{self._root}"
+
+    def folders(self) -> list[str]:
+        self._check_root()
+        names = {path.name for path in _entries(self._root / DATA) if path.is_dir()}
+        names |= {path.parent.name for path in (self._root / INCOMING).glob(f"*/{DONE}")}
+        return sorted(name for name in names if not name.startswith("."))
+
+    def files(self, folder: str) -> dict[str, RemoteFile]:
+        check_folder(folder)
+        self._check_root()
+        with self._explained(folder):
+            paths = dict(_walk(self._root / DATA / folder))
+            arrived, gone = self._arrived(folder)
+            paths = {name: path for name, path in (paths | arrived).items() if name not in gone}
+            check_files(folder, paths)
+            return {
+                name: RemoteFile(path.lstat().st_size, self._sha256(path))
+                for name, path in sorted(paths.items())
+            }
+
+    def download(
+        self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
+    ) -> None:
+        with self._explained(folder):
+            arrived, _ = self._arrived(folder)
+            source = arrived.get(name, self._root / DATA / folder / name)
+            part = scratch / f"{hashlib.sha256(name.encode()).hexdigest()}.part"
+            _copy(source, part)
+            part.replace(target)
+
+    def check_upload(self) -> None:
+        self._check_root()
+        if not os.access(self._root, os.W_OK | os.X_OK):
+            raise NotAllowed(f"{self.label}: cannot be written to. Ask for write access to it.")
+
+    def upload(
+        self,
+        folder: str,
+        files: Mapping[str, Path],
+        gone: Collection[str],
+        message: str,
+        sent: Sent,
+    ) -> None:
+        check_folder(folder)
+        check_files(folder, files)
+        self._check_root()
+        incoming = self._root / INCOMING / folder
+        lock = self._root / INCOMING / ".locks" / folder
+        with self._explained(folder), locked(lock, f"{folder} in {self.label}"):
+            self._finish(folder)
+
+            def send(item: tuple[str, Path]) -> None:
+                name, source = item
+                target = incoming / "files" / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _copy(source, target)
+                sent(target.stat().st_size)
+
+            with ThreadPoolExecutor(THREADS) as pool:
+                list(pool.map(send, files.items()))
+            incoming.mkdir(parents=True, exist_ok=True)
+            note = {"files": sorted(files), "gone": sorted(gone), "message": message}
+            beside = incoming / f"{DONE}.writing"
+            with beside.open("w") as file:
+                json.dump(note, file)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(incoming / DONE)
+            self._finish(folder)
+
+    def _finish(self, folder: str) -> None:
+        """Move what has arrived into place; what had arrived only in part is thrown away."""
+        incoming, target = self._root / INCOMING / folder, self._root / DATA / folder
+        arrived, gone = self._arrived(folder)
+        for name, path in arrived.items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            path.replace(target / name)
+        for name in gone:
+            (target / name).unlink(missing_ok=True)
+        for parent in {(target / name).parent for name in gone}:
+            _remove_empty(parent, target)
+        # The note goes first: without it the rest counts for nothing.
+        (incoming / DONE).unlink(missing_ok=True)
+        shutil.rmtree(incoming, ignore_errors=True)
+
+    def _arrived(self, folder: str) -> tuple[dict[str, Path], set[str]]:
+        """(files of a complete upload that are not in place yet, files it removes)."""
+        incoming = self._root / INCOMING / folder
+        try:
+            note: dict[str, Any] = json.loads((incoming / DONE).read_bytes())
+            names, gone = list(map(str, note["files"])), set(map(str, note["gone"]))
+        except FileNotFoundError:
+            return {}, set()
+        except (ValueError, KeyError, TypeError) as error:
+            raise RemoteError(
+                f"{incoming / DONE}: is damaged ({error!r:.80}). Remove it."
+            ) from None
+        check_files(folder, names)
+        check_files(folder, gone)
+        paths = {name: incoming / "files" / name for name in names}
+        return {name: path for name, path in paths.items() if _is_file(path)}, gone
+
+    def _sha256(self, path: Path) -> str:
+        """Read only if the file is another than the last time."""
+        status = path.lstat()
+        stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
+        known = self._known.get(path)
+        if known is None or known[0] != stamp:
+            known = self._known[path] = (stamp, file_sha256(path))
+        return known[1]
+
+    def _check_root(self) -> None:
+        # It is never created: a share that is not mounted would fill the disk beneath it.
+        if not self._root.is_dir():
+            raise NotAllowed(
+                f"{self.label}: no such directory. Mount it, create it with "
+                f"`mkdir -p {self._root}`, or give another with HF_REPO or --repo."
+            )
+
+    @contextmanager
+    def _explained(self, folder: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            where = error.filename or folder
+            raise RemoteError(
+                f"{self.label}: {where}: {error.strerror}. What was copied so far is kept; "
+                "run the command again."
+            ) from None
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The plain files of a folder. A link may lead anywhere, and makes the folder unusable."""
+    if folder.is_symlink():
+        raise RemoteError(f"{folder}: is a link. Not followed.")
+    if not folder.is_dir():
+        return
+    for parent, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(parent, name)
+            if path.is_symlink() or not (path.is_dir() or _is_file(path)):
+                raise RemoteError(f"{path}: is no plain file. Not followed; remove it.")
+        for name in names:
+            path = Path(parent, name)
+            yield path.relative_to(folder).as_posix(), path
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:
+        return False
+
+
+def _copy(source: Path, target: Path) -> None:
+    if not _is_file(source):
+        raise FileNotFoundError(2, "is gone, or no plain file", str(source))
+    with source.open("rb") as reader, target.open("wb") as writer:
+        shutil.copyfileobj(reader, writer, 1 << 20)
+        writer.flush()
+        os.fsync(writer.fileno())
+
+
+def _remove_empty(folder: Path, root: Path) -> None:
+    while folder != root:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent

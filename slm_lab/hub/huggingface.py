@@ -1,0 +1,246 @@
+"""A dataset on a Hugging Face hub as a remote. The only file that knows `huggingface_hub`."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from slm_lab.hub.error import NotAllowed, RemoteError
+from slm_lab.hub.names import check_files, check_folder
+from slm_lab.hub.remote import DATA, RemoteFile, Sent
+
+THREADS = 4
+COMMIT_ATTEMPTS = 5
+BATCH_BYTES = 8_000_000  # files go up in batches of this size or one, so that progress can be told
+
+
+class HuggingFaceRemote:
+    """Run folders under `data/` of a dataset. One upload is one commit, so it is seen whole."""
+
+    def __init__(self, repo: str) -> None:
+        hub = _library()
+        self._repo = repo
+        self._token = os.environ.get("HF_TOKEN", "").strip() or None
+        endpoint = os.environ.get("HF_ENDPOINT", "").strip() or None
+        self._api: Any = hub.HfApi(endpoint=endpoint, token=self._token, library_name="slm-lab")
+        with self._explained():
+            hub.utils.validate_repo_id(repo)
+
+    @property
+    def label(self) -> str:
+        return f"{self._api.endpoint}/datasets/{self._repo}"
+
+    def folders(self) -> list[str]:
+        hub = _library()
+        with self._explained():
+            try:
+                entries = list(self._api.list_repo_tree(self._repo, DATA, repo_type="dataset"))
+            except hub.errors.EntryNotFoundError:  # a dataset without any run folder
+                return []
+        paths = [entry.path for entry in entries if isinstance(entry, hub.hf_api.RepoFolder)]
+        return sorted(path.removeprefix(f"{DATA}/") for path in paths)
+
+    def files(self, folder: str) -> dict[str, RemoteFile]:
+        check_folder(folder)
+        hub = _library()
+        where = f"{DATA}/{folder}"
+        with self._explained():
+            # One commit for the listing and what is downloaded later: a run may go on syncing.
+            commit = self._api.repo_info(self._repo, repo_type="dataset").sha
+            try:
+                entries = list(
+                    self._api.list_repo_tree(
+                        self._repo, where, recursive=True, revision=commit, repo_type="dataset"
+                    )
+                )
+            except hub.errors.EntryNotFoundError:
+                return {}
+        files = {
+            entry.path.removeprefix(f"{where}/"): RemoteFile(
+                entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id, commit
+            )
+            for entry in entries
+            if isinstance(entry, hub.hf_api.RepoFile)
+        }
+        check_files(folder, files)
+        return files
+
+    def download(
+        self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
+    ) -> None:
+        """A connection that breaks is taken up where it was, by the library."""
+        with self._explained():
+            path = self._api.hf_hub_download(
+                self._repo,
+                f"{DATA}/{folder}/{name}",
+                repo_type="dataset",
+                revision=file.version,
+                local_dir=scratch,
+            )
+        shutil.move(path, target)
+
+    def check_upload(self) -> None:
+        """Also makes the dataset, private until its owner says otherwise."""
+        hub = _library()
+        if not (self._token or hub.get_token()):
+            raise NotAllowed(
+                f"{self.label}: HF_TOKEN is not set, and an upload needs one. Put "
+                f"HF_TOKEN=hf_... in .env, with a token that may write "
+                f"({self._api.endpoint}/settings/tokens)."
+            )
+        with self._explained():
+            try:
+                self._api.repo_info(self._repo, repo_type="dataset")
+            except hub.errors.RepositoryNotFoundError:
+                self._api.create_repo(self._repo, repo_type="dataset", private=True, exist_ok=True)
+
+    def upload(
+        self,
+        folder: str,
+        files: Mapping[str, Path],
+        gone: Collection[str],
+        message: str,
+        sent: Sent,
+    ) -> None:
+        check_folder(folder)
+        check_files(folder, files)
+        hub = _library()
+        where = f"{DATA}/{folder}"
+        with self._explained():
+            additions = [
+                hub.CommitOperationAdd(f"{where}/{name}", path) for name, path in files.items()
+            ]
+
+            def send(batch: list[Any]) -> None:
+                # Large files go to storage now, the small ones with the commit below. What is in
+                # storage is not sent again, so that an upload cut short goes on where it was.
+                self._api.preupload_lfs_files(
+                    self._repo, batch, repo_type="dataset", num_threads=1, free_memory=False
+                )
+                sent(sum(addition.upload_info.size for addition in batch))
+
+            with ThreadPoolExecutor(THREADS) as pool:
+                list(pool.map(send, _batches(additions)))
+            removals = [hub.CommitOperationDelete(f"{where}/{name}") for name in gone]
+            self._commit([*additions, *removals], message)
+
+    def _commit(self, operations: list[Any], message: str) -> None:
+        """Again if another run got in between: many share one dataset."""
+        for attempt in range(COMMIT_ATTEMPTS):
+            try:
+                self._api.create_commit(
+                    self._repo, operations, commit_message=message, repo_type="dataset"
+                )
+                return
+            except _library().errors.HfHubHTTPError as error:
+                is_race = error.response is not None and error.response.status_code in (409, 412)
+                if not is_race or attempt == COMMIT_ATTEMPTS - 1:
+                    raise
+                # A generator of its own: the global one may be that of an env in this process.
+                time.sleep(random.Random().uniform(0, 2.0**attempt))
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Whatever the library raises, as a message with the way out and without the token."""
+        try:
+            yield
+        except RemoteError:
+            raise
+        except Exception as error:
+            told = self._told(error)
+            if told is None:
+                raise
+            raise told from None
+
+    def _told(self, error: BaseException) -> RemoteError | None:
+        errors = _library().errors
+        if isinstance(error, RuntimeError) and error.__cause__ is not None:
+            return self._told(error.__cause__)  # so it wraps what happens to one file of many
+        if isinstance(error, errors.HFValidationError):
+            return NotAllowed(
+                f"HF_REPO (or --repo): found `{self._repo}`, expected a dataset such as "
+                "`user/name`, or `file:PATH` for a directory."
+            )
+        if isinstance(error, errors.RepositoryNotFoundError):
+            return NotAllowed(
+                f"{self.label}: no such dataset, or a private one. Check HF_REPO (or --repo); a "
+                "private one needs HF_TOKEN in .env."
+            )
+        if isinstance(error, errors.HfHubHTTPError):
+            return self._http_error(error)
+        # Its HTTP library has changed its name before (requests, httpx, httpx2).
+        is_network = type(error).__module__.startswith(("http", "requests"))
+        if not is_network and not isinstance(error, OSError | ValueError):
+            return None
+        return RemoteError(
+            f"{self.label}: {self._clean(error) or type(error).__name__}. Check the network and "
+            "HF_ENDPOINT, then run the command again: what has arrived is kept."
+        )
+
+    def _http_error(self, error: Any) -> RemoteError:
+        status = error.response.status_code if error.response is not None else 0
+        if status == 401:
+            fix = (
+                "HF_TOKEN was not accepted. Renew it, or remove it to read what is public "
+                f"({self._api.endpoint}/settings/tokens)."
+            )
+            return NotAllowed(f"{self.label}: 401. {fix}")
+        if status == 403:
+            fix = (
+                "HF_TOKEN does not allow this. Use a token with write access to the dataset, or "
+                "your own dataset with HF_REPO=user/name."
+            )
+            return NotAllowed(f"{self.label}: 403. {fix}")
+        if status == 429:
+            return RemoteError(f"{self.label}: 429, too many requests. Wait some minutes.")
+        if status >= 500:
+            return RemoteError(
+                f"{self.label}: the hub answered {status}. Run the command again later: what has "
+                "arrived is kept."
+            )
+        return RemoteError(f"{self.label}: {self._clean(error)}")
+
+    def _clean(self, error: BaseException) -> str:
+        """On one line, without what could steer a terminal, and without the token."""
+        text = "".join(c if c.isprintable() else " " for c in str(error))
+        text = " ".join(text.split())
+        return (text.replace(self._token, "***") if self._token else text)[:300]
+
+
+def _batches(additions: list[Any]) -> list[list[Any]]:
+    batches: list[list[Any]] = []
+    room = 0
+    for addition in sorted(additions, key=lambda addition: addition.upload_info.size):
+        size = addition.upload_info.size
+        if size > room or not batches:
+            batches.append([])
+            room = BATCH_BYTES
+        batches[-1].append(addition)
+        room -= size
+    return batches
+
+
+def _library() -> Any:
+    try:
+        hub: Any = import_module("huggingface_hub")
+        for part in ("errors", "hf_api", "utils"):
+            import_module(f"huggingface_hub.{part}")
+    except ImportError as error:
+        if (error.name or "").split(".")[0] != "huggingface_hub":
+            raise
+        raise NotAllowed(
+            "HF_REPO: a Hugging Face dataset needs huggingface_hub, which is not installed. "
+            "Install the extra `remote`: pip install 'slm-lab[remote]' (a directory, "
+            "HF_REPO=file:PATH, works without)."
+        ) from None
+    hub.utils.disable_progress_bars()  # the commands show their own
+    hub.utils.logging.set_verbosity_error()
+    return hub

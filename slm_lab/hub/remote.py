@@ -1,0 +1,108 @@
+"""What a remote can do, and which one is meant by a name.
+
+A remote keeps run folders under `data/`, as the public ones do. Two kinds exist: a dataset on a
+Hugging Face hub, and a plain directory, for teams that share a disk instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from slm_lab.experiment.manifest import FileEntry
+
+DATA = "data"  # the folder of a remote that holds the run folders
+DEFAULT_REPO = "SLM-Lab/benchmark-dev"
+SHA256_LENGTH = 64
+
+Sent = Callable[[int], None]  # told how many further bytes have arrived
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file as the remote lists it.
+
+    `oid` is the SHA-256 of its content or, for a small file that a hub keeps in git, git's SHA-1.
+    `version` pins what to download to the moment of the listing, where a remote has versions.
+    """
+
+    size: int
+    oid: str
+    version: str = ""
+
+    def is_same(self, path: Path, entry: FileEntry | None = None) -> bool:
+        """Whether a local file has this content; `entry` is what is known about it already."""
+        try:
+            if self.size != (entry.size if entry else path.lstat().st_size):
+                return False
+            if len(self.oid) == SHA256_LENGTH:
+                return self.oid == (entry.sha256 if entry else file_sha256(path))
+            return self.oid == _git_sha1(path)
+        except OSError:
+            return False
+
+
+class Remote(Protocol):
+    """Where run folders are shared. Every failure is a `RemoteError`."""
+
+    @property
+    def label(self) -> str:
+        """How to call it in messages."""
+
+    def folders(self) -> list[str]:
+        """The names of the run folders there."""
+
+    def files(self, folder: str) -> dict[str, RemoteFile]:
+        """The files of a run folder by their path in it; empty if there is no such folder."""
+
+    def download(
+        self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
+    ) -> None:
+        """Write a file's content to `target`; `scratch` is a folder for what is not whole yet."""
+
+    def check_upload(self) -> None:
+        """Raise if an upload cannot work; makes what has to be there first."""
+
+    def upload(
+        self,
+        folder: str,
+        files: Mapping[str, Path],
+        gone: Collection[str],
+        message: str,
+        sent: Sent,
+    ) -> None:
+        """Add or replace files and remove others, as one step: nobody ever sees a part of it."""
+
+
+def open_remote(repo: str | None = None) -> Remote:
+    """The remote that a name means, by default that of HF_REPO.
+
+    `file:PATH` (or a path that begins with `/`, `./` or `~`) is a directory; anything else is a
+    dataset such as `user/name` on the hub at HF_ENDPOINT.
+    """
+    repo = (repo or os.environ.get("HF_REPO") or DEFAULT_REPO).strip()
+    if repo.startswith(("file:", "/", "./", "../", "~")):
+        from slm_lab.hub.directory import DirectoryRemote
+
+        path = repo.removeprefix("file:")
+        if path.startswith("//"):  # file://host/path, where only an empty host can be meant
+            path = "/" + path.lstrip("/")
+        return DirectoryRemote(Path(path).expanduser())
+    from slm_lab.hub.huggingface import HuggingFaceRemote
+
+    return HuggingFaceRemote(repo)
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _git_sha1(path: Path) -> str:
+    """The name that git gives to a file's content."""
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

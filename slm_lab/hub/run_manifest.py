@@ -1,0 +1,62 @@
+"""`manifest.json` of a run folder: size and SHA-256 of every file that was shared.
+
+It is written when the folder is pushed, and again when it is pulled: what differs from it was
+changed here since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slm_lab.experiment.manifest import MANIFEST, FileEntry, sealed, unsealed
+from slm_lab.hub.error import RemoteError
+from slm_lab.hub.names import check_files
+
+SCHEMA = "run-folder-1"
+MAX_BYTES = 32_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunManifest:
+    """The files of a run folder by their path in it, apart from the manifest itself."""
+
+    files: Mapping[str, FileEntry]
+
+    def to_bytes(self) -> bytes:
+        files = {
+            name: {"size": entry.size, "sha256": entry.sha256}
+            for name, entry in sorted(self.files.items())
+        }
+        return sealed({"schema": SCHEMA, "files": files})
+
+
+def read_run_manifest(path: Path, folder: str) -> RunManifest:
+    """What a manifest says, after all its names were found harmless."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError("it is too large")
+        content: dict[str, Any] = unsealed(path.read_bytes())
+        if content.get("schema") != SCHEMA:
+            raise ValueError(f"found schema {content.get('schema')!r:.40}, expected {SCHEMA}")
+        files = {
+            str(name): FileEntry(int(entry["size"]), str(entry["sha256"]))
+            for name, entry in content["files"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RemoteError(
+            f"{folder}: its {MANIFEST} cannot be used ({error!s:.100}). "
+            "Whoever shared it should push again."
+        ) from None
+    check_files(folder, files)
+    return RunManifest(files)
+
+
+def known_manifest(run_dir: Path) -> RunManifest | None:
+    """What the folder was when it was last pushed or pulled; None if it never was."""
+    try:
+        return read_run_manifest(run_dir / MANIFEST, run_dir.name)
+    except RemoteError:
+        return None

@@ -1,0 +1,162 @@
+"""A copy of a run folder that stands still while the run goes on.
+
+A run replaces its checkpoints, appends to its logs and rewrites its tables while the copy is
+made. A checkpoint is complete or not there at all, because it is taken by the names in its manifest
+and through a handle on its folder, which a rotation renames and does not change. Other files are
+copied as they are at some moment; a resume rewrites them from the checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from loguru import logger
+
+from slm_lab.experiment.manifest import (
+    MANIFEST,
+    CheckpointError,
+    FileEntry,
+    is_plain_name,
+    read_manifest,
+    unsealed,
+)
+from slm_lab.hub.remote import file_sha256
+from slm_lab.hub.run_manifest import RunManifest
+
+# Of nobody else's concern: locks, and what is being written or was found damaged.
+LEFT_OUT = (".lock", ".writing", ".damaged", ".tmp")
+FALLBACK = "-1"  # ends the name of the checkpoint before; it is left out where the newest is good
+ATTEMPTS = 5  # a checkpoint that is replaced while it is taken is tried again
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Where the copy is, and what it holds. The manifest is part of the copy."""
+
+    folder: Path
+    manifest: RunManifest
+
+    @property
+    def entries(self) -> dict[str, FileEntry]:
+        path = self.folder / MANIFEST
+        own = FileEntry(path.stat().st_size, file_sha256(path))
+        return {**self.manifest.files, MANIFEST: own}
+
+
+def take_snapshot(run_dir: Path, into: Path) -> Snapshot:
+    """Copy a run folder into an empty or absent folder on the same disk."""
+    shutil.rmtree(into, ignore_errors=True)
+    into.mkdir(parents=True)
+    files = dict(_take_folder(run_dir, into, ""))
+    manifest = RunManifest(files)
+    (into / MANIFEST).write_bytes(manifest.to_bytes())
+    return Snapshot(into, manifest)
+
+
+def is_sealed(folder: Path) -> bool:
+    """Whether a folder is a checkpoint: whole by the word of its own manifest."""
+    return (folder / MANIFEST).is_file()
+
+
+def _take_folder(source: Path, into: Path, prefix: str) -> Iterator[tuple[str, FileEntry]]:
+    folders: list[str] = []
+    for entry in _listed(source):
+        if entry.name.startswith(".") or entry.name.endswith(LEFT_OUT):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            folders.append(entry.name)
+        elif entry.is_file(follow_symlinks=False):
+            if not prefix and entry.name == MANIFEST:
+                continue  # what was shared the last time
+            copied = _copy(Path(entry.path), into / entry.name)
+            if copied is not None:
+                yield prefix + entry.name, copied
+        else:
+            logger.warning(f"{entry.path}: a link or no plain file, not shared")
+    taken: set[str] = set()
+    for name in sorted(folders):  # so that `last` comes before `last-1`
+        slot = name.removesuffix(FALLBACK)
+        # A fallback that is there alone is what a rotation leaves for a moment.
+        if is_sealed(source / name) or is_sealed(source / slot):
+            if slot not in taken and (files := _take_checkpoint(source, slot, into / slot)):
+                taken.add(slot)
+                yield from ((f"{prefix}{slot}/{file}", entry) for file, entry in files.items())
+        else:
+            (into / name).mkdir()
+            yield from _take_folder(source / name, into / name, f"{prefix}{name}/")
+
+
+def _take_checkpoint(parent: Path, slot: str, into: Path) -> dict[str, FileEntry]:
+    """The newest good checkpoint of a slot; nothing if there is none."""
+    for _ in range(ATTEMPTS):
+        for name in (slot, slot + FALLBACK):
+            try:
+                return _take_sealed(parent / name, into)
+            except (OSError, CheckpointError):  # being replaced, or damaged
+                shutil.rmtree(into, ignore_errors=True)
+    logger.debug(f"{parent / slot}: no whole checkpoint to share at this moment")
+    return {}
+
+
+def _take_sealed(folder: Path, into: Path) -> dict[str, FileEntry]:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        into.mkdir()
+        size = _link(handle, MANIFEST, into / MANIFEST)
+        content = (into / MANIFEST).read_bytes()
+        # Read where it was linked to: its files are then taken from the same folder, by the handle.
+        names = _names(content, into)
+        for name in names:
+            _link(handle, name, into / name)
+        manifest = read_manifest(into)
+    finally:
+        os.close(handle)
+    own = FileEntry(size, file_sha256(into / MANIFEST))
+    return {**manifest.files, MANIFEST: own}
+
+
+def _names(content: bytes, folder: Path) -> list[str]:
+    try:
+        names = list(map(str, unsealed(content)["files"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(folder / MANIFEST, f"is damaged ({error!s:.80})") from None
+    if not all(map(is_plain_name, names)):
+        raise CheckpointError(folder / MANIFEST, "names files outside its folder")
+    return names
+
+
+def _link(handle: int, name: str, target: Path) -> int:
+    """A second name for a checkpoint's file, which is never written to again; else a copy."""
+    status = os.stat(name, dir_fd=handle, follow_symlinks=False)
+    if not stat.S_ISREG(status.st_mode):
+        raise FileNotFoundError(2, "no plain file", name)
+    try:
+        os.link(name, target, src_dir_fd=handle, follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except (OSError, NotImplementedError):  # not every file system has links
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=handle)
+        with open(descriptor, "rb") as reader, target.open("wb") as writer:
+            shutil.copyfileobj(reader, writer, 1 << 20)
+    return status.st_size
+
+
+def _copy(source: Path, target: Path) -> FileEntry | None:
+    try:
+        shutil.copyfile(source, target, follow_symlinks=False)
+    except FileNotFoundError:  # files come and go while a run goes on
+        return None
+    return FileEntry(target.stat().st_size, file_sha256(target))
+
+
+def _listed(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,155 @@
+"""Sends a run folder to a remote while the run goes on, so that a killed machine loses little.
+
+A thread of the trial's own process looks for new checkpoints and pushes. It never raises and never
+holds the run up: what does not work is said once, with the way out, and tried again later. The end
+of the run pushes once more, with everything in it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from loguru import logger
+
+from slm_lab.experiment.manifest import MANIFEST
+from slm_lab.hub.error import NotAllowed, RemoteError, UploadFailed
+from slm_lab.hub.remote import Remote, open_remote
+from slm_lab.hub.transfer import push
+
+SYNC_SECONDS = 300.0  # at most so often; twice as long after every failure, up to:
+LONGEST_PAUSE_SECONDS = 3600.0
+LOOK_SECONDS = 2.0
+RETRY_SECONDS = (10.0, 60.0)  # before the end of a run is sent again
+FINISH_SECONDS = 3600.0  # for the last push; a connection may hang for ever
+
+T = TypeVar("T")
+
+
+class Sync:
+    """Pushes when there is something to resume from. `error` is what the last push failed of."""
+
+    def __init__(
+        self,
+        remote: Remote,
+        run_dir: Path,
+        *,
+        every: float = SYNC_SECONDS,
+        look_every: float = LOOK_SECONDS,
+    ) -> None:
+        self._remote, self._run_dir = remote, run_dir
+        self._every, self._look_every = every, look_every
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="hub-sync", daemon=True)
+        self._failures = 0
+        self.error: Exception | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Send all there is, after a push that is under way."""
+        if self._run_dir.is_dir():  # else bad input: nothing ran
+            # Said before, so that the log which is sent has its last line.
+            logger.info(f"Uploading {self._run_dir.name} to {self._remote.label}")
+        self._stop.set()
+        self._thread.join(FINISH_SECONDS)
+        if self._thread.is_alive():
+            self.error = RemoteError(f"no end after {FINISH_SECONDS:g} seconds. Given up.")
+            logger.error(f"Upload failed: {self.error} {self._fix()}")
+
+    def _watch(self) -> None:
+        # A signal is for the thread that waits for it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        sent, next_at = frozenset[tuple[str, int]](), 0.0
+        while not self._stop.wait(self._look_every):
+            now = resumable(self._run_dir)
+            if now != sent and time.monotonic() >= next_at:
+                if self._push():
+                    sent = now
+                pause = min(self._every * 2**self._failures, LONGEST_PAUSE_SECONDS)
+                next_at = time.monotonic() + pause
+        if self._run_dir.is_dir():
+            self._push_the_end()
+
+    def _push_the_end(self) -> None:
+        for seconds in RETRY_SECONDS:
+            if self._push() or isinstance(self.error, NotAllowed):
+                return
+            time.sleep(seconds)
+        self._push()
+
+    def _push(self) -> bool:
+        try:
+            transfer = push(self._remote, self._run_dir)
+        except Exception as error:
+            # Whatever it is, the run matters more.
+            self.error = error
+            if not self._failures:
+                logger.error(f"Upload failed. {type(error).__name__}: {error} {self._fix()}")
+            self._failures += 1
+            return False
+        if self._failures:
+            logger.info("Uploading works again")
+        self.error, self._failures = None, 0
+        logger.debug(f"Uploaded {self._run_dir.name}: {transfer}")
+        return True
+
+    def _fix(self) -> str:
+        return f"Later by hand: slm-lab push {self._run_dir}"
+
+
+def upload_remote(is_wanted: bool) -> Remote | None:
+    """The remote of HF_REPO for a run to be uploaded to; checked before hours of training.
+
+    One that does not let us in is an error. One that does not answer may do so later, and the
+    first push says so if not.
+    """
+    if not is_wanted:
+        return None
+    remote = open_remote()
+    try:
+        remote.check_upload()
+    except RemoteError as error:
+        if isinstance(error, NotAllowed):
+            raise
+    return remote
+
+
+def run_synced(remote: Remote | None, run_dir: Path, work: Callable[[], T]) -> T:
+    """Do the work while its folder is pushed now and then, and once more however it ends."""
+    if remote is None:
+        return work()
+    sync = Sync(remote, run_dir)
+    sync.start()
+    try:
+        outcome = work()
+    except SystemExit:  # a second signal: the end is wanted at once
+        raise
+    except BaseException:
+        sync.finish()
+        raise
+    sync.finish()
+    if sync.error is not None:
+        raise UploadFailed(f"{sync.error} Later by hand: slm-lab push {run_dir}", outcome)
+    return outcome
+
+
+def resumable(run_dir: Path) -> frozenset[tuple[str, int]]:
+    """What a resume would go on from at this moment: checkpoints, and a search's journal."""
+    paths = [run_dir / "ray_tune" / "journal.jsonl"]
+    for parent, folders, names in os.walk(run_dir / "checkpoint"):
+        folders[:] = [name for name in folders if not name.endswith((".writing", ".damaged", "-1"))]
+        if MANIFEST in names:
+            paths.append(Path(parent, MANIFEST))
+    found = set()
+    for path in paths:
+        with suppress(OSError):  # not there, or replaced meanwhile
+            found.add((path.as_posix(), path.stat().st_mtime_ns))
+    return frozenset(found)

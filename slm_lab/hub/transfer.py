@@ -1,0 +1,422 @@
+"""`push` and `pull`: make a folder there equal to one here, or the other way round.
+
+Beside the run folders lies `.hub`, where a push keeps the copy that it sends and a pull what has
+arrived so far. An interrupted transfer goes on from there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from threading import Lock
+
+from slm_lab.experiment.lock import locked
+from slm_lab.experiment.manifest import MANIFEST, FileEntry
+from slm_lab.hub.error import RemoteError
+from slm_lab.hub.names import check_folder
+from slm_lab.hub.remote import Remote, RemoteFile, file_sha256
+from slm_lab.hub.run_manifest import MAX_BYTES, RunManifest, known_manifest, read_run_manifest
+from slm_lab.hub.snapshot import Snapshot, take_snapshot
+
+SCRATCH = ".hub"
+THREADS = 4
+SHOWN = 3  # names in a message
+
+# Told the bytes that have arrived and how many there are to come in all.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What a push or a pull did: files sent or fetched, their bytes, and those left as they are."""
+
+    files: int
+    bytes: int
+    same: int
+    removed: int = 0
+    skipped: tuple[str, ...] = ()  # there, but not in the manifest
+
+    def __str__(self) -> str:
+        if not self.files and not self.removed:
+            return f"up to date, {self.same} file(s)"
+        same = f"; {self.same} were there already" if self.same else ""
+        removed = f"; {self.removed} removed" if self.removed else ""
+        return f"{self.files} file(s), {human_bytes(self.bytes)}{same}{removed}"
+
+
+def matching(folders: list[str], pattern: str) -> list[str]:
+    """Folders that a pattern means: that very name, else all that contain it; `*` and `?` work."""
+    if pattern in folders:
+        return [pattern]
+    folded = pattern if any(c in pattern for c in "*?[") else f"*{pattern}*"
+    return [name for name in folders if fnmatchcase(name, folded)]
+
+
+def push(
+    remote: Remote, run_dir: Path, *, force: bool = False, progress: Progress | None = None
+) -> Transfer:
+    """Send what the remote does not have of a run folder, also of one whose run goes on.
+
+    Refused if the remote holds something that was never here: it would be lost. `force` sends all.
+    """
+    run_dir = _run_folder(run_dir)
+    name = run_dir.name
+    scratch = run_dir.parent / SCRATCH / "push" / name
+    remote.check_upload()
+    with _told(name), locked(_lock(run_dir.parent, name), f"{name} (a push or pull)"):
+        there = remote.files(name)
+        ours = [run_dir / MANIFEST, scratch / MANIFEST]  # as last shared, and as last tried
+        is_ours = not there or any(there[MANIFEST].is_same(p) for p in ours if MANIFEST in there)
+        known = known_manifest(run_dir)
+        snapshot = take_snapshot(run_dir, scratch)
+        changed = _changed(snapshot, there)
+        if not is_ours and not force:
+            _refuse_to_lose(remote, name, snapshot, there)
+        gone = [file for file in (known.files if known else ()) if file in there]
+        gone = [file for file in gone if file not in snapshot.manifest.files]
+        if changed or gone:
+            total = sum(entry.size for entry in changed.values())
+            remote.upload(
+                name,
+                {file: snapshot.folder / file for file in changed},
+                gone,
+                f"slm-lab push {name}",
+                _counter(total, progress),
+            )
+        _write_whole(run_dir / MANIFEST, (snapshot.folder / MANIFEST).read_bytes())
+        shutil.rmtree(scratch, ignore_errors=True)
+    same = len(snapshot.manifest.files) - len(changed.keys() - {MANIFEST})
+    sent = {file: entry for file, entry in changed.items() if file != MANIFEST}
+    return Transfer(len(sent), sum(e.size for e in sent.values()), same, len(gone))
+
+
+def pull(
+    remote: Remote,
+    folder: str,
+    data_dir: Path,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Transfer:
+    """Fetch a run folder or what changed of it; every file is checked before it is put in place.
+
+    Nothing that was fetched is loaded or executed. Refused if files here were changed since they
+    were last pushed or pulled; `force` replaces them.
+    """
+    check_folder(folder)
+    target = data_dir / folder
+    scratch = data_dir / SCRATCH / "pull" / folder
+    arrived, unfinished = scratch / "files", scratch / "unfinished"
+    with _told(folder), locked(_lock(data_dir, folder), f"{folder} (a push or pull)"):
+        _refuse_links(data_dir, folder)
+        there = remote.files(folder)
+        if not there:
+            raise RemoteError(
+                f"{folder}: not in {remote.label}. `slm-lab list --remote` shows what is."
+            )
+        unfinished.mkdir(parents=True, exist_ok=True)
+        manifest = _fetch_manifest(remote, folder, there, arrived, unfinished)
+        wanted = _wanted(folder, there, manifest)
+        missing = {f: r for f, r in wanted.items() if not _is_here(target / f, r, manifest, f)}
+        known = known_manifest(target)
+        if not force:
+            _refuse_to_overwrite(target, missing, known)
+        _check_space(data_dir, sum(file.size for file in missing.values()))
+        count = _counter(sum(file.size for file in missing.values()), progress)
+
+        def fetch(item: tuple[str, RemoteFile]) -> None:
+            name, file = item
+            path = arrived / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if not _is_here(path, file, manifest, name):
+                remote.download(folder, name, file, path, unfinished)
+                _check_arrival(folder, path, name, file, manifest)
+            count(file.size)
+
+        _in_parallel(fetch, list(missing.items()))
+        removed = _stale(target, known, wanted)
+        if manifest is None:
+            manifest = _manifest_of(wanted, arrived, target)
+        _write_whole(arrived / MANIFEST, manifest.to_bytes())
+        _remove_others(arrived, {*missing, MANIFEST})  # of an earlier attempt
+        _put_in_place(arrived, target, [*missing, MANIFEST], removed)
+        shutil.rmtree(scratch, ignore_errors=True)
+    return Transfer(
+        len(missing),
+        sum(file.size for file in missing.values()),
+        len(wanted) - len(missing),
+        len(removed),
+        skipped=tuple(sorted(there.keys() - wanted.keys() - {MANIFEST})),
+    )
+
+
+def human_bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"
+
+
+# Pushing
+
+
+def _run_folder(path: Path) -> Path:
+    run_dir = path.resolve()
+    if not run_dir.is_dir() or not any(
+        re.search(r"_spec\.(json|ya?ml)$", found) for found in os.listdir(run_dir)
+    ):
+        raise RemoteError(
+            f"{path}: not a run folder, it holds no *_spec.json. Give one such as "
+            "data/NAME_TIMESTAMP."
+        )
+    check_folder(run_dir.name)
+    return run_dir
+
+
+def _changed(snapshot: Snapshot, there: Mapping[str, RemoteFile]) -> dict[str, FileEntry]:
+    return {
+        name: entry
+        for name, entry in snapshot.entries.items()
+        if name not in there or not there[name].is_same(snapshot.folder / name, entry)
+    }
+
+
+def _refuse_to_lose(
+    remote: Remote, name: str, snapshot: Snapshot, there: Mapping[str, RemoteFile]
+) -> None:
+    """What the remote holds was not pushed from here; harmless only where it is the same."""
+    entries = snapshot.entries
+    lost = [
+        file
+        for file, remote_file in there.items()
+        if file != MANIFEST
+        and file in entries
+        and not remote_file.is_same(snapshot.folder / file, entries[file])
+    ]
+    if lost:
+        raise RemoteError(
+            f"{name}: {remote.label} holds another state than was last pushed or pulled here "
+            f"({_some(lost)}). See it with `slm-lab pull {name} -d elsewhere`, or replace it with "
+            "--force."
+        )
+
+
+# Pulling
+
+
+def _fetch_manifest(
+    remote: Remote,
+    folder: str,
+    there: Mapping[str, RemoteFile],
+    arrived: Path,
+    unfinished: Path,
+) -> RunManifest | None:
+    """None for a folder that was shared without one, as those of the original are."""
+    if MANIFEST not in there:
+        return None
+    path, file = arrived / MANIFEST, there[MANIFEST]
+    if file.size > MAX_BYTES:
+        raise RemoteError(f"{folder}: its {MANIFEST} has {file.size:,} bytes. Refused.")
+    arrived.mkdir(exist_ok=True)
+    remote.download(folder, MANIFEST, file, path, unfinished)
+    _check_arrival(folder, path, MANIFEST, file, None)
+    return read_run_manifest(path, folder)
+
+
+def _wanted(
+    folder: str, there: Mapping[str, RemoteFile], manifest: RunManifest | None
+) -> dict[str, RemoteFile]:
+    """The files to have in the end: those of the manifest, which the remote holds as it says."""
+    if manifest is None:
+        return dict(there)
+    for name, entry in manifest.files.items():
+        file = there.get(name)
+        if file is None or file.size != entry.size or not _agrees(file, entry):
+            found = "is missing" if file is None else "is another than its manifest says"
+            raise RemoteError(
+                f"{folder}: {name} {found}. It is being pushed at this moment, or was damaged: "
+                "try again, or have it pushed again."
+            )
+    return {name: there[name] for name in manifest.files}
+
+
+def _agrees(file: RemoteFile, entry: FileEntry) -> bool:
+    return len(file.oid) != len(entry.sha256) or file.oid == entry.sha256
+
+
+def _is_here(path: Path, file: RemoteFile, manifest: RunManifest | None, name: str) -> bool:
+    if path.is_symlink() or not path.is_file():
+        return False
+    if manifest is None:
+        return file.is_same(path)
+    return path.stat().st_size == file.size and file_sha256(path) == manifest.files[name].sha256
+
+
+def _check_arrival(
+    folder: str, path: Path, name: str, file: RemoteFile, manifest: RunManifest | None
+) -> None:
+    is_good = file.is_same(path)
+    if is_good and manifest is not None:
+        is_good = file_sha256(path) == manifest.files[name].sha256
+    if not is_good:
+        size = path.stat().st_size if path.is_file() else 0
+        path.unlink(missing_ok=True)
+        raise RemoteError(
+            f"{folder}: {name} arrived damaged ({size:,} of {file.size:,} bytes, or with another "
+            "checksum). It was thrown away, and nothing was put in place. Try again."
+        )
+
+
+def _refuse_to_overwrite(
+    target: Path, missing: Mapping[str, RemoteFile], known: RunManifest | None
+) -> None:
+    changed = [
+        name
+        for name in missing
+        if os.path.lexists(target / name) and not _is_as_known(target / name, name, known)
+    ]
+    if changed:
+        raise RemoteError(
+            f"{target}: {len(changed)} file(s) here are not what was pushed or pulled last "
+            f"({_some(changed)}). Nothing was changed. Keep yours with `slm-lab push {target}`, "
+            "pull elsewhere with -d FOLDER, or replace them with --force."
+        )
+
+
+def _is_as_known(path: Path, name: str, known: RunManifest | None) -> bool:
+    entry = known.files.get(name) if known else None
+    return (
+        entry is not None
+        and not path.is_symlink()
+        and path.is_file()
+        and path.stat().st_size == entry.size
+        and file_sha256(path) == entry.sha256
+    )
+
+
+def _stale(target: Path, known: RunManifest | None, wanted: Mapping[str, RemoteFile]) -> list[str]:
+    """What an earlier pull had fetched and is no longer part of the run."""
+    return [
+        name
+        for name in (known.files if known else ())
+        if name not in wanted and _is_as_known(target / name, name, known)
+    ]
+
+
+def _refuse_links(data_dir: Path, folder: str) -> None:
+    """A link in the place of a folder would lead what is written to somewhere else."""
+    target = data_dir / folder
+    links = [target] if target.is_symlink() else []
+    for parent, folders, names in os.walk(target) if not links else ():
+        links += [path for n in (*folders, *names) if (path := Path(parent, n)).is_symlink()]
+    if links:
+        raise RemoteError(f"{links[0]}: is a link, and is not written through. Remove it first.")
+
+
+def _check_space(data_dir: Path, needed: int) -> None:
+    free = shutil.disk_usage(data_dir).free
+    if needed > free:
+        raise RemoteError(
+            f"{data_dir}: {human_bytes(needed)} to fetch, {human_bytes(free)} free. "
+            "Make room, or give another disk with -d FOLDER."
+        )
+
+
+def _manifest_of(wanted: Mapping[str, RemoteFile], arrived: Path, target: Path) -> RunManifest:
+    """For a folder that came without: so that later changes can be told here too."""
+    files = {}
+    for name in wanted:
+        path = arrived / name if (arrived / name).is_file() else target / name
+        files[name] = FileEntry(path.stat().st_size, file_sha256(path))
+    return RunManifest(files)
+
+
+def _remove_others(folder: Path, keep: set[str]) -> None:
+    for parent, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            path = Path(parent, name)
+            if path.relative_to(folder).as_posix() not in keep:
+                path.unlink()
+        with suppress(OSError):  # not empty
+            os.rmdir(parent)
+
+
+def _put_in_place(arrived: Path, target: Path, names: list[str], removed: list[str]) -> None:
+    if not target.exists():
+        arrived.rename(target)  # all at once
+        return
+    # Nobody may train in it meanwhile. The manifest comes last: a kill on the way leaves files that
+    # the next pull finds to be what it wants.
+    with locked(target / "checkpoint" / "run.lock", f"run folder {target}"):
+        for name in names:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (arrived / name).replace(target / name)
+        for name in removed:
+            (target / name).unlink(missing_ok=True)
+
+
+# Both
+
+
+def _lock(data_dir: Path, name: str) -> Path:
+    return data_dir / SCRATCH / "lock" / name
+
+
+def _in_parallel(
+    work: Callable[[tuple[str, RemoteFile]], None], items: list[tuple[str, RemoteFile]]
+) -> None:
+    """The first failure ends it; what is done stays, and what has not begun never does."""
+    pool = ThreadPoolExecutor(THREADS)
+    try:
+        for future in [pool.submit(work, item) for item in items]:
+            future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _counter(total: int, progress: Progress | None) -> Callable[[int], None]:
+    done = 0
+    turn = Lock()  # files arrive side by side
+
+    def count(size: int) -> None:
+        nonlocal done
+        with turn:
+            done += size
+            if progress is not None:
+                progress(done, total)
+
+    return count
+
+
+@contextmanager
+def _told(folder: str) -> Iterator[None]:
+    """A full or broken disk is no reason for a traceback."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or folder
+        raise RemoteError(
+            f"{folder}: {where}: {error.strerror or error}. What has arrived is kept; run the "
+            "command again once that is mended."
+        ) from None
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.tmp")
+    beside.write_bytes(content)
+    beside.replace(path)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

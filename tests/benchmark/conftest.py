@@ -1,0 +1,143 @@
+"""A manifest with one tiny row, and a result of it made up by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from loguru import logger
+
+from slm_lab.benchmark.manifest import Manifest, load_manifest
+from slm_lab.benchmark.result import Evaluated, Kept, Provenance, Result
+
+SPEC = {
+    "agent": {
+        "name": "PPO",
+        "algorithm": {
+            "name": "PPO",
+            "gamma": 0.9,
+            "lam": 0.9,
+            "clip_eps_spec": {"name": "no_decay", "start_val": 0.2},
+            "entropy_coef_spec": {"name": "no_decay", "start_val": 0.01},
+            "time_horizon": 16,
+            "minibatch_size": 16,
+            "training_epoch": 1,
+        },
+        "memory": {"name": "OnPolicyBatchReplay"},
+        "net": {
+            "type": "MLPNet",
+            "shared": False,
+            "hid_layers": [4],
+            "hid_layers_activation": "tanh",
+            "optim_spec": {"name": "Adam", "lr": 0.01},
+        },
+    },
+    "env": {"name": "${env}", "num_envs": 2, "max_frame": 200},
+    "meta": {"max_session": 2, "log_frequency": 50, "compile": "off"},
+}
+ENV = "probe/ActionMatters-v0"
+PHASE: dict[str, Any] = {
+    "phase": 1,
+    "name": "Tiny",
+    "code_version": "0.1.0",
+    "seed": 3,
+    "settings": {"num_envs": 2, "log_frequency": 50, "max_session": 2, "max_frame": 200},
+    "tables": [
+        {
+            "title": ENV,
+            "docs": "https://example.org",
+            "rows": [
+                {
+                    "env": ENV,
+                    "algorithm": "PPO",
+                    "spec_file": "tiny.json",
+                    "spec_name": "tiny",
+                    "flags": ["env"],
+                    "bar": 0.5,
+                    "best": {"score": 0.9, "source": "D12"},
+                    "references": [{"score": 1, "frames": 100, "source": "ZOO"}],
+                }
+            ],
+        }
+    ],
+}
+ROW = "probe-actionmatters-v0_ppo"
+
+WriteManifest = Callable[..., Path]
+
+
+def write_phase(folder: Path, **row: Any) -> Path:
+    """The tiny manifest in a folder, with changes to its row; its spec file lies beside it."""
+    tree = json.loads(json.dumps(PHASE))
+    tree["tables"][0]["rows"][0].update(row)
+    (folder / "tiny.json").write_text(json.dumps({"tiny": SPEC}))
+    path = folder / "phase1_tiny.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def silent_log():
+    yield
+    logger.remove()  # a run leaves its log file open
+
+
+@pytest.fixture
+def write_manifest(tmp_path, monkeypatch) -> WriteManifest:
+    """Stand in a folder of its own, and write the tiny manifest there."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(**row: Any) -> Path:
+        return write_phase(tmp_path, **row)
+
+    return write
+
+
+@pytest.fixture
+def manifest(write_manifest) -> Manifest:
+    return load_manifest(write_manifest())
+
+
+@pytest.fixture
+def kept(manifest) -> Kept:
+    """A flawless result: two sessions that end at 0.5 and 0.75."""
+    frames = [50, 100, 150, 200]
+    curve = pd.DataFrame(
+        {"session_0": [0.1, 0.2, 0.4, 0.5], "session_1": [0.2, 0.5, 0.7, 0.75]},
+        index=pd.Index(frames, name="frame"),
+    )
+    result = Result(
+        row=ROW,
+        folder="tiny_actionmatters_2026_01_01_000000",
+        seed=3,
+        frame=200,
+        total_reward_ma=0.625,
+        sessions={0: 0.5, 1: 0.75},
+        metrics={"strength": 0.4},
+        evaluation=Evaluated(
+            agent="last",
+            policy="deterministic",
+            episodes=100,
+            seed=0,
+            mean=0.9,
+            sessions={0: 0.8, 1: 1.0},
+        ),
+        provenance=Provenance(
+            mode="train",
+            git_shas=("0123456789" * 4,),
+            git_dirty=False,
+            versions={"slm-lab": "0.1.0", "torch": "2.13.0"},
+            cores=2,
+            machine="x86_64",
+            started="2026-01-01T00:00:00+00:00",
+            sittings=1,
+            seconds=90.0,
+            cpu_seconds=120.0,
+        ),
+    )
+    return Kept(result, manifest.rows[0].spec(), curve)

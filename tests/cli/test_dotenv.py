@@ -1,0 +1,68 @@
+"""`.env`: what a shell would make of it, as far as settings go."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from slm_lab.cli.dotenv import DotenvError, load_dotenv, parse
+from slm_lab.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("A=plain", "plain"),
+        ("export A=plain", "plain"),
+        ("  A = spaced  ", "spaced"),
+        ("A=", ""),
+        ("A=with # a comment", "with"),
+        ("A=no#comment", "no#comment"),
+        ("A=# all comment", ""),
+        ("A='single # quoted $HOME'", "single # quoted $HOME"),
+        ('A="double # quoted" # comment', "double # quoted"),
+        (r'A="a \"word\" and\nline"', 'a "word" and\nline'),
+        ("A=file:/mnt/a=b", "file:/mnt/a=b"),
+        ("A=$(rm -rf /)", "$(rm -rf /)"),
+    ],
+)
+def test_a_line_sets_a_value(line: str, value: str) -> None:
+    assert parse(f"# head\n\n{line}\nB=2\n") == {"A": value, "B": "2"}
+
+
+@pytest.mark.parametrize("line", ["hf_secret", "1A=hf_secret", "A='hf_secret", 'A="hf_secret" x'])
+def test_a_bad_line_is_named_by_its_number_and_never_repeated(line: str) -> None:
+    with pytest.raises(DotenvError, match=r"\.env, line 2") as caught:
+        parse(f"B=1\n{line}\n")
+    assert "hf_secret" not in str(caught.value)
+
+
+def test_what_is_set_already_stays(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("HF_REPO=from/file\nHF_TOKEN=hf_file\n")
+    environment = {"HF_REPO": "from/shell"}
+    load_dotenv(tmp_path / ".env", environment)
+    assert environment == {"HF_REPO": "from/shell", "HF_TOKEN": "hf_file"}
+    load_dotenv(tmp_path / "absent", environment)
+
+
+def test_a_command_reads_it_from_where_it_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    share = tmp_path / "share" / "data" / "ppo_2026"
+    share.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_REPO", "")  # so that what the file sets is undone
+    monkeypatch.delenv("HF_REPO")
+    (tmp_path / ".env").write_text(f"HF_REPO=file:{tmp_path / 'share'}\n")
+    monkeypatch.setattr(sys, "argv", ["slm-lab", "list"])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    assert not exit_.value.code
+    assert capsys.readouterr().out == "ppo_2026\n"
+
+
+def test_the_example_is_a_good_one(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / ".env.example"
+    assert parse(example.read_text()) == {"HF_REPO": "SLM-Lab/benchmark-dev"}
