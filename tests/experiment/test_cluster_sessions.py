@@ -221,3 +221,9 @@ def test_what_cannot_run_on_a_cluster_is_refused(make_spec, tmp_path):
         run(spec, layout, "127.0.0.1:1")
     with pytest.raises(SpecError, match="--render: a node of a cluster has no screen"):
         run(make_spec(), layout, "127.0.0.1:1", render=True)
+
+
+def test_an_address_where_nobody_listens_is_named_at_once(make_spec, tmp_path):
+    layout = RunLayout.create("tiny", "now", tmp_path)
+    with pytest.raises(SpecError, match=r"--ray-address: found `127\.0\.0\.1:9`; no Ray cluster"):
+        run(make_spec(), layout, "127.0.0.1:9")
