@@ -96,17 +96,20 @@ def details(runs: Sequence[RunSummary]) -> Component:
     metrics = [trial_metrics(run) for run in shown]
     names = dict.fromkeys(name for found in metrics for name in found)
     facts = [_facts(run) for run in shown]
-    rows = [(key, [fact.get(key, "") for fact in facts]) for key in facts[0]] if facts else []
+    keys = dict.fromkeys(key for fact in facts for key in fact)
+    rows = [(key, [fact.get(key, "") for fact in facts]) for key in keys]
     rows += [
         (name, [_number(found[name]) if name in found else "" for found in metrics])
         for name in names
         if name not in ("frame", "total_reward_ma")
     ]
+    rows = [(key, cells) for key, cells in rows if any(cells)]
     parts: list[Component] = [_columns(shown, rows)]
     for run in shown:
         parts += _trials(run) if run.kind == "search" else _sessions(run)
-        if run.status in ("resumable", "failed") and run.kind == "trial":
-            parts.append(_note("To go on with it:", resume_command(run.layout)))
+        if run.status in ("resumable", "failed"):
+            mode = "search" if run.kind == "search" else "train"
+            parts.append(_note("To go on with it:", resume_command(run.layout, mode)))
     return html.Div(parts)
 
 
@@ -217,7 +220,8 @@ def _facts(run: RunSummary) -> dict[str, str]:
         "versions": ", ".join(f"{name} {version}" for name, version in versions(run).items()),
     }
     if run.kind == "search":
-        facts["trials"] = f"{run.trials} of {run.max_trial or '?'}, best is trial {run.trial}"
+        trials = f"{run.trials} of {run.max_trial or '?'} ended, the best is trial {run.trial}"
+        return {"status": facts["status"], "trials": trials, **facts}
     return facts
 
 

@@ -27,6 +27,7 @@ LOG_LINES = 500
 LONGEST_VALUE = 500
 
 # As experiment/console.py writes it: time: env 31 % · act 22 % · learn 41 % · other 6 %
+_PROGRESS = re.compile(r"\| Trial \d+ session (\d+) \| frame ")
 _PROFILE = re.compile(r"time: " + " · ".join(rf"{phase} (\d+) %" for phase in PHASES))
 
 
@@ -86,15 +87,26 @@ def trial_scores(run: RunSummary) -> list[TrialScore]:
 
 
 def profiles(run: RunSummary) -> list[SessionProfile]:
-    """The latest profile that each session's log holds; a running session may have none yet."""
-    found = []
-    for session in session_indices(run.layout, run.trial):
-        text = tail(run.layout.log_path(run.trial, session), run.folder, LOG_BYTES)
-        matches = list(_PROFILE.finditer(text))
-        if matches:
-            shares = (int(share) / 100 for share in matches[-1].groups())
-            found.append(SessionProfile(session, dict(zip(PHASES, shares, strict=True))))
-    return found
+    """The latest profile that is on record of each session.
+
+    A session writes its own at its end; until then the trial's log may tell, unless it went to a
+    screen.
+    """
+    layout, sessions = run.layout, session_indices(run.layout, run.trial)
+    found: dict[int, Mapping[str, float]] = {}
+    for line in tail(layout.log_path(run.trial), run.folder, LOG_BYTES).splitlines():
+        told = _PROGRESS.search(line)
+        if told and (match := _PROFILE.search(line)):
+            found[int(told[1])] = _shares(match)
+    for session in sessions:
+        text = tail(layout.log_path(run.trial, session), run.folder, LOG_BYTES)
+        for match in _PROFILE.finditer(text):
+            found[session] = _shares(match)
+    return [SessionProfile(session, found[session]) for session in sessions if session in found]
+
+
+def _shares(match: re.Match[str]) -> dict[str, float]:
+    return {phase: int(share) / 100 for phase, share in zip(PHASES, match.groups(), strict=True)}
 
 
 def operators(run: RunSummary, most: int = 15) -> list[tuple[str, float]]:

@@ -108,6 +108,7 @@ class RunCatalog:
         self.root = Path(root).resolve()
         self.version = 0
         self._known: dict[Path, tuple[_Trace, RunSummary]] = {}
+        self._by_key: dict[str, RunSummary] = {}
         self._lock = threading.Lock()
 
     def scan(self) -> tuple[RunSummary, ...]:
@@ -121,14 +122,13 @@ class RunCatalog:
                     found[folder] = seen
             self.version += found != self._known
             self._known = found
-        runs = (run for _, run in found.values())
+            self._by_key = {run.key: run for _, run in found.values()}
+            runs = self._by_key.values()
         return tuple(sorted(runs, key=lambda run: (run.started, run.key), reverse=True))
 
     def get(self, key: str) -> RunSummary | None:
         """The run of a key, as the last scan saw it; a key it did not see means nothing."""
-        with self._lock:
-            seen = self._known.get(self.root / key)
-        return seen[1] if seen and seen[1].key == key else None
+        return self._by_key.get(key)
 
     def _run_folders(self) -> Iterator[Path]:
         return _run_folders(self.root, DEPTH, self._known)
@@ -141,7 +141,8 @@ class RunCatalog:
             trace = _trace(before[1].layout, holders, is_live=before[0].is_live)
             if trace == before[0]:
                 return before
-        key = folder.relative_to(self.root).as_posix()
+        is_root = folder == self.root  # the folder to look at is itself a run
+        key = folder.name if is_root else folder.relative_to(self.root).as_posix()
         try:
             name = _run_name(folder)
             if name is None:

@@ -160,8 +160,14 @@ def test_a_running_training_appears_and_its_curve_grows_without_a_reload(page, d
         )
         before = page.evaluate(last_x)
         page.wait_for_function(f"before => ({last_x})() > before", arg=before)
-        grown = page.evaluate(last_x)
-        page.wait_for_function(f"before => ({last_x})() > before", arg=grown)
+        # Selected beside another run it goes on growing, and stays selected.
+        tick(page, "sac_pendulum")
+        tick(page, "running")
+        legend(page, 2)
+        longest = f"() => Math.max(...{PLOT}.filter(t => t.name).map(t => t.x.at(-1)))"
+        grown = page.evaluate(longest)
+        page.wait_for_function(f"before => ({longest})() > before", arg=grown)
+        assert page.locator("#grid .ag-row-selected").count() >= 2
     finally:
         training.send_signal(signal.SIGINT)
         training.communicate()

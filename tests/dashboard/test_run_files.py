@@ -49,6 +49,16 @@ def test_the_profile_is_the_last_that_the_log_holds(tmp_path):
     assert profiles(read_run(layout.predir)) == []
 
 
+def test_until_a_session_ends_its_profile_is_in_the_log_of_the_trial(tmp_path):
+    layout = write_run(tmp_path, replace(SMALL, share=0.5))
+    layout.log_path(0, 0).write_text("")
+    with layout.log_path(0).open("a") as log:
+        told = f"Trial 0 session 0 | frame 50 of 100 (50%) | {format_profile(1, 1, 2, 0)}"
+        log.write(f"2026-01-01 00:00:00 | INFO | PID:1 | console:update | {told}\n")
+    (profile,) = profiles(read_run(layout.predir))
+    assert profile.shares == {"env": 0.25, "act": 0.25, "learn": 0.5, "other": 0.0}
+
+
 def test_metrics_and_versions_are_those_on_disk(tmp_path):
     layout = write_run(tmp_path, SMALL)
     layout.trial_metrics_scalar(0).write_text('{"strength": 1.5, "note": "x", "frame": 100}')

@@ -143,6 +143,23 @@ def test_the_latest_run_comes_first_and_nested_folders_are_searched(tmp_path):
     assert keys == ["more/runs/new_2026_02_01_000000", "old_2026_01_01_000000"]
 
 
+def test_a_run_folder_is_a_data_folder_of_one(tmp_path):
+    layout = write_run(tmp_path, SMALL)
+    catalog = RunCatalog(layout.predir)
+    (run,) = catalog.scan()
+    assert run.key == layout.predir.name
+    assert catalog.get(run.key) is run
+    assert catalog.get(".") is None
+
+
+def test_the_validation_runs_of_a_search_are_runs_too(tmp_path):
+    layout = write_run(tmp_path, SMALL)
+    again = write_run(layout.validation_dir(), replace(SMALL, name="again"))
+    keys = {run.key for run in RunCatalog(tmp_path).scan()}
+    name = layout.predir.name
+    assert keys == {name, f"{name}/validation/{again.predir.name}"}
+
+
 def search(root: Path, *ends: Status) -> Journal:
     layout = write_run(root, replace(SMALL, sessions=1, values={"meta.max_trial": 3}))
     journal = Journal(layout.journal_path())
@@ -239,6 +256,7 @@ def test_every_word_of_a_pattern_has_to_fit(tmp_path):
     assert not run.matches("ppo failed")
 
 
+@pytest.mark.slow
 def test_a_real_training_is_found_done(tmp_path, make_spec):
     from slm_lab.lab import run as train
 
