@@ -25,5 +25,5 @@ esac
 if [ -n "$started" ]; then
     exec slm-lab run "$SPEC_FILE" "$SPEC_NAME" "$LAB_MODE@$folder" "$@" --upload-hf
 fi
-rm -rf "$folder" # interrupted before there was anything to go on with
+# If the folder is there with nothing to go on with, the new run gets its name with _02 at the end.
 exec slm-lab run "$SPEC_FILE" "$SPEC_NAME" "$LAB_MODE" "$@" --timestamp "$RUN_TIMESTAMP" --upload-hf

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from loguru import logger
 
-from slm_lab.env import make_env
+from slm_lab.env import EnvError, make_env
 from slm_lab.env.playground import TASKS
 from slm_lab.spec.env import EnvSpec
 
@@ -72,14 +72,15 @@ def play(name: str, backend: str, episodes: int) -> Played:
     )
 
 
-def sizes_in_playground(name: str) -> tuple[int, int]:
-    """(observation, action) of a DM Control env, without compiling anything."""
-    import jax
-    from mujoco_playground import registry
-
-    env = registry.load(name, config_overrides={"impl": "jax"})
-    state = jax.eval_shape(env.reset, jax.random.PRNGKey(0))
-    return int(state.obs.shape[-1]), int(env.action_size)
+def sizes_in_playground(name: str) -> list[int] | None:
+    """[observation, action] of a DM Control env, without compiling; None if it cannot be made."""
+    keys = {"name": f"playground/{name}", "max_frame": 1, "backend": "playground"}
+    try:
+        env = make_env(EnvSpec.model_validate(keys), seed=0)
+    except EnvError as error:
+        print(error)
+        return None
+    return [env.spaces.obs_shape[0], env.spaces.action_sizes[0]]
 
 
 def columns_apart(ours: Played, theirs: Played) -> list[int]:
@@ -141,7 +142,7 @@ def main() -> None:
         result = results.setdefault(name, {})
         result["envpool"] = asdict(play(name, "envpool", options.episodes))
         if not TASKS[name].needs_menagerie:
-            result["sizes"] = list(sizes_in_playground(name))
+            result["sizes"] = sizes_in_playground(name)
         RESULTS.write_text(json.dumps(results, indent=1))
         print(row(name, result), end="", flush=True)
     for name in options.jax:

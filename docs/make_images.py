@@ -22,7 +22,6 @@ TITLE = "CartPole-v1"
 SETS = ["meta.max_session=4", "env.max_frame=60000", "meta.random_seed=1"]
 RUNS = {  # spec name -> file below slm_lab/spec/benchmark/
     "reinforce_cartpole": "reinforce/reinforce_cartpole.json",
-    "dqn_boltzmann_cartpole": "dqn/dqn_cartpole.json",
     "a2c_gae_cartpole": "a2c/a2c_gae_cartpole.json",
     "ppo_cartpole": "ppo/ppo_cartpole.json",
 }

@@ -67,7 +67,8 @@ def measured_baselines(predir: Path) -> Path:
 
 def _random_mean(predir: Path, trial: int) -> float:
     specs = spec_files(predir)[1]
-    env = read_spec_tree(predir, specs.get(trial) or next(iter(specs.values())))["env"]
+    spec_path = specs.get(trial) or specs.get(None) or next(iter(specs.values()))
+    env = read_spec_tree(predir, spec_path)["env"]
     env_name = (env[0] if isinstance(env, list) else env)["name"]  # a list in SLM Lab v4
     random_mean = random_baseline(env_name, measured_baselines(predir))
     if random_mean is None:

@@ -353,8 +353,9 @@ def _load(name: str, config: dict[str, Any]) -> Any:
         ) from error
     except (KeyError, AttributeError, TypeError, ValueError) as error:
         raise EnvError(
-            f"env.kwargs: MuJoCo Playground cannot make `{name}` with {config} ({error}). "
-            "Expected keys of the env's config. Remove or rename the wrong one."
+            f"env.kwargs: MuJoCo Playground cannot make `{name}` with {config} ({error}). Expected "
+            "keys of the env's config, and a version of mujoco that this Playground was made for. "
+            "Remove or rename the wrong key, or set env.backend to `envpool`."
         ) from error
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZE
 
 import ray as ray  # read from here, so that the settings above come first
 
+CONNECT_SECONDS = 10.0
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
@@ -33,11 +36,15 @@ def cluster_ready(address: str, modules: Sequence[Path] = ()) -> Iterator[None]:
         return
     code = [str(path) for path in (package_root() / "slm_lab", *modules)]
     try:
+        _check_listening(address)
         with signals_kept():
             ray.init(address=address, runtime_env={"py_modules": code}, **QUIET)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        message = f"found `{address}`; no Ray cluster answers there: {reason}"
+        message = (
+            f"found `{address}`; no Ray cluster answers there: {reason}. Is it running, and does "
+            "it want a token (RAY_AUTH_MODE=token)?"
+        )
         raise SpecError([Problem("--ray-address", message)], "the command") from None
     try:
         yield
@@ -47,6 +54,12 @@ def cluster_ready(address: str, modules: Sequence[Path] = ()) -> Iterator[None]:
 
 def package_root() -> Path:
     return Path(__file__).resolve().parents[2]
+
+
+def _check_listening(address: str) -> None:
+    """Ray itself tries for minutes to reach an address where nobody is."""
+    if match := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address):
+        socket.create_connection((match[1], int(match[2])), timeout=CONNECT_SECONDS).close()
 
 
 @contextmanager

@@ -24,6 +24,7 @@ SPACES = Spaces((17,), "float32", "multi_continuous", (6,))
     [
         ("ppo_playground", 2048 * 30, 4096),
         ("ppo_playground_vnorm", 2048 * 30, 2048),
+        ("ppo_playground_short", 2048 * 480, 30_720),  # as Brax collects: 16 unrolls of 30
         ("ppo_playground_loco", 2048 * 20, 2560),
         ("ppo_playground_manip_aloha_peg", 2048 * 40, 2560),
     ],

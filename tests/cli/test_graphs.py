@@ -204,3 +204,12 @@ def test_retro_names_a_table_that_it_cannot_read(slm_lab):
     code, _, err = slm_lab("retro", str(folder))
     assert code == 2
     assert "cannot be analysed" in err
+
+
+def test_run_with_wandb_but_without_the_extra_is_told_how_to_install_it(slm_lab, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    code, _, err = slm_lab("run", "--wandb")
+    assert code == 2
+    assert "--wandb: wandb is not installed" in err
+    assert "pip install 'slm-lab[wandb]'" in err
+    assert not Path("data").exists()

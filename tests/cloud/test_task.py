@@ -281,12 +281,12 @@ def test_what_an_interrupted_machine_has_synced_goes_on(machine, tmp_path, mode,
 
 
 @pytest.mark.parametrize("mode", ["train", "search"])
-def test_a_folder_with_nothing_to_go_on_with_is_begun_again(machine, tmp_path, mode):
+def test_a_folder_with_nothing_to_go_on_with_stays_and_the_run_begins_anew(machine, tmp_path, mode):
     folder = tmp_path / "data" / "ppo_cartpole_2026_01_31_235959"
     (folder / "info").mkdir(parents=True)
     run = machine(a_run(mode=mode))[-1]
-    assert run[4] == mode
-    assert not folder.exists()  # else the new run would get another name
+    assert run[4:] == [mode, "--timestamp", "2026_01_31_235959", "--upload-hf"]
+    assert folder.exists()  # it belongs to the hub, which takes no other in its place
 
 
 def test_hostile_values_reach_the_remote_command_as_they_were_typed(machine, tmp_path):

@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 
 from slm_lab.analysis.tables import drop_clock, read_session
+from slm_lab.experiment.console import TrialDisplay
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.local_sessions import run_here
 from slm_lab.experiment.manifest import read_manifest
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.resume import unfinished_sessions
+from slm_lab.experiment.session_job import SessionEnd, StopRequest, TrialJob
 from slm_lab.experiment.trial import TrialEnd, run_sessions
 from slm_lab.spec import Spec, SpecError
 
@@ -92,8 +95,16 @@ def cluster(faulty_folder) -> Iterator[Any]:
             nodes.shutdown()
 
 
-def run(spec: Spec, layout: RunLayout, address: str | None, **options: Any) -> TrialEnd:
+def run(spec: Spec, layout: RunLayout, address: str, **options: Any) -> TrialEnd:
     return run_sessions(spec, layout, 0, RunOptions(mode="train", ray_address=address, **options))
+
+
+def run_locally(spec: Spec, layout: RunLayout) -> list[SessionEnd]:
+    """In this process, which has torch loaded; test_trial.py shows that others give the same."""
+    job = TrialJob(spec, layout, 0, RunOptions(mode="train"))
+    sessions = range(spec.meta.max_session)
+    with TrialDisplay(0, len(sessions)) as display:
+        return list(run_here(job, sessions, display, StopRequest()))
 
 
 def curve(layout: RunLayout, session: int) -> str:
@@ -119,8 +130,8 @@ def test_a_trial_over_two_nodes_is_the_trial_on_this_machine(
     spec = spec.with_values({"env.victims": {str(env_seed(spec, 1)): "raise"}})
     there = RunLayout.create(spec.name, "there", tmp_path)
     here = RunLayout.create(spec.name, "here", tmp_path)
-    spread, local = run(spec, there, cluster.address), run(spec, here, None)
-    assert list(spread.failed) == list(local.failed) == [1]
+    spread, local = run(spec, there, cluster.address), run_locally(spec, here)
+    assert list(spread.failed) == [end.session for end in local if end.error] == [1]
     assert spread.failed[1].splitlines()[-1] == "RuntimeError: the pole broke"
     assert "Traceback" in spread.failed[1]
     assert spread.stopped_by is None
@@ -181,7 +192,7 @@ def test_ctrl_c_stops_the_sessions_and_a_resume_ends_as_if_nothing_had_happened(
     (tmp_path / "go").touch()
     assert run(spec, layout, cluster.address, resume=True) == TrialEnd({})
     whole = RunLayout.create(spec.name, "whole", tmp_path)
-    run(spec, whole, None)
+    run_locally(spec, whole)
     for session in range(2):
         assert curve(layout, session) == curve(whole, session)
         log = layout.log_path(0, session).read_text()
@@ -210,7 +221,7 @@ def test_a_session_whose_node_dies_goes_on_elsewhere_from_its_last_checkpoint(
     assert end == TrialEnd({})
     assert "goes on from frame" in layout.log_path(0, 0).read_text()
     whole = RunLayout.create(spec.name, "whole", tmp_path)
-    run(spec, whole, None)
+    run_locally(spec, whole)
     assert curve(layout, 0) == curve(whole, 0)
 
 
@@ -221,3 +232,9 @@ def test_what_cannot_run_on_a_cluster_is_refused(make_spec, tmp_path):
         run(spec, layout, "127.0.0.1:1")
     with pytest.raises(SpecError, match="--render: a node of a cluster has no screen"):
         run(make_spec(), layout, "127.0.0.1:1", render=True)
+
+
+def test_an_address_where_nobody_listens_is_named_at_once(make_spec, tmp_path):
+    layout = RunLayout.create("tiny", "now", tmp_path)
+    with pytest.raises(SpecError, match=r"--ray-address: found `127\.0\.0\.1:9`; no Ray cluster"):
+        run(make_spec(), layout, "127.0.0.1:9")
