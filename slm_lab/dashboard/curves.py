@@ -88,7 +88,7 @@ def _clean(line: Line) -> Line:
 class CurveStore:
     """Owns the tables read so far. A table is read again when its file has changed."""
 
-    def __init__(self, most_tables: int = 2_000) -> None:
+    def __init__(self, most_tables: int = 500) -> None:
         self._tables: dict[Path, tuple[tuple[int, int], Columns]] = {}
         self._most_tables = most_tables
         self._lock = threading.Lock()

@@ -90,7 +90,7 @@ def _summary(run: RunSummary) -> str:
         ("seed", "none" if run.seed is None else str(run.seed)),
         ("started", run.started.strftime("%Y-%m-%d %H:%M")),
         *(
-            (name, f"{value:.4g}")
+            (_words(name), f"{value:.4g}")
             for name, value in metrics.items()
             if name not in ("frame", "total_reward_ma")
         ),
@@ -98,7 +98,7 @@ def _summary(run: RunSummary) -> str:
     if run.kind == "search":
         cards.insert(0, ("trials", f"{run.trials}, best is {run.trial}"))
     cells = "".join(
-        f"<div><dt>{_safe(_words(name))}</dt><dd>{_safe(value)}</dd></div>" for name, value in cards
+        f"<div><dt>{_safe(name)}</dt><dd>{_safe(value)}</dd></div>" for name, value in cards
     )
     note = f"<p class='quiet'>{_safe(run.reason)}</p>" if run.reason else ""
     return f"<dl class='cards'>{cells}</dl>{note}"

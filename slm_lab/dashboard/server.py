@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from dash import Dash
+from dash.exceptions import DependencyException
 from flask import Flask, Response, abort, request, send_file
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
@@ -112,7 +113,11 @@ def _guard(server: Flask, host: str) -> None:
         if request.url_rule is not None and request.url_rule.rule not in RULES:
             abort(404)
 
+    def no_such_script(_: DependencyException) -> tuple[str, int]:
+        return "Not found", 404
+
     server.before_request(refuse_strangers)
+    server.register_error_handler(DependencyException, no_such_script)
 
 
 def _host_name(host: str) -> str:
