@@ -213,7 +213,6 @@ class Inbox:
         with path.open("wb" if piece.offset == 0 else "r+b") as file:
             file.seek(piece.offset)
             file.write(piece.data)
-            file.truncate()
 
     def _install(self, checkpoint: Path) -> bool:
         arriving = _arriving(checkpoint)
