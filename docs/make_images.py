@@ -64,7 +64,6 @@ def folder_of(name: str, data: Path) -> Path:
 def draw(folders: list[Path], output: Path) -> None:
     names = [str(folder) for folder in folders]
     slm_lab("plot", "-t", TITLE, "-f", ",".join(names), "-o", str(output))
-    slm_lab("plot", "-t", TITLE, "-f", ",".join(names), "-o", str(output), "--x", "time")
     slm_lab("compare", *names, "-t", TITLE, "-o", str(output))
 
 

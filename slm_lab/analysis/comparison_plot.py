@@ -200,7 +200,7 @@ def plot_improvements(found: Sequence[EnvComparison], path: Path, *, title: str)
     most = max(len(comparison.methods) for comparison in found)
     columns = 1 if most > 4 else min(2, len(found))
     rows = -(-len(found) // columns)
-    size = (columns * (0.85 * most + 2.2), rows * (0.5 * most + 1.2) + 0.4)
+    size = (max(6.5, columns * (0.85 * most + 2.2)), rows * (0.5 * most + 1.2) + 0.4)
     figure = Figure(figsize=size, dpi=DPI, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for graph, comparison in zip(grid, found, strict=False):
