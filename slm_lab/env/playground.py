@@ -25,7 +25,7 @@ class Task:
 
     `episode_length` counts control steps, of which a decision takes `action_repeat`. `parts` names
     what envpool's observation consists of, in Playground's order; none means a plain array, or a
-    dict of `state` and `privileged_state`.
+    dict of `state` and `privileged_state`. Parts in `backwards` have their columns the other way.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Task:
     parts: tuple[str, ...] = ()
     episode_length: int = 1000
     action_repeat: int = 1
+    backwards: tuple[str, ...] = ()
 
     @property
     def needs_menagerie(self) -> bool:
@@ -114,8 +115,17 @@ _MANIPULATION = {
 # so was Playground's own setting meant (RL config of the misspelt `PendulumSwingUp`).
 _ACTION_REPEAT = {"PendulumSwingup": 4, "AlohaSinglePegInsertion": 2, "PandaRobotiqPushCube": 4}
 
+# dm_control gives (cos, sin) of the pendulum's angle, Playground (sin, cos).
+_BACKWARDS = {"PendulumSwingup": ("orientation",)}
+
 TASKS: dict[str, Task] = {
-    name: Task(name, pool_id or f"{name}-v1", parts, action_repeat=_ACTION_REPEAT.get(name, 1))
+    name: Task(
+        name,
+        pool_id or f"{name}-v1",
+        parts,
+        action_repeat=_ACTION_REPEAT.get(name, 1),
+        backwards=_BACKWARDS.get(name, ()),
+    )
     for name, (parts, pool_id) in _DM_CONTROL.items()
 } | {
     name: Task(

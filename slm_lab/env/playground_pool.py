@@ -100,6 +100,20 @@ class RepeatingPool:
         return obs, reward, terminated, truncated, info
 
 
+class Backwards:
+    """A part of an observation, last column first."""
+
+    def __init__(self, part: ObsCodec) -> None:
+        self._part = part
+        self.shape, self.dtype = part.shape, part.dtype
+
+    def write(self, obs: Any, out: np.ndarray) -> None:
+        self._part.write(obs, out[..., ::-1])
+
+    def read(self, rows: np.ndarray) -> Any:
+        return self._part.read(rows[..., ::-1])
+
+
 def _choose(mask: np.ndarray, yes: Any, no: Any) -> Any:
     """Rows of `yes` where the mask is set, else of `no`; part by part for a dict."""
     if isinstance(yes, Mapping):
@@ -110,7 +124,8 @@ def _choose(mask: np.ndarray, yes: Any, no: Any) -> Any:
 def _layout(task: Task, space: Any, *, privileged: bool) -> tuple[ObsCodec, int]:
     """(how an observation becomes a row, its number of privileged columns)."""
     if task.parts:
-        return Concat({part: vector_codec(space[part]) for part in task.parts}), 0
+        parts = {part: vector_codec(space[part]) for part in task.parts}
+        return Concat(parts | {part: Backwards(parts[part]) for part in task.backwards}), 0
     if not hasattr(space, "spaces"):
         return vector_codec(space), 0
     parts = {"state": vector_codec(space["state"])}

@@ -157,6 +157,18 @@ def test_every_episode_begins_somewhere_else(env_spec):
     assert len({start.tobytes() for start in starts}) == 3
 
 
+def test_the_pendulum_shows_its_sine_before_its_cosine(env_spec):
+    """As in Playground; dm_control has them the other way. Pushed about, it hangs downwards."""
+    env = make_env(env_spec("playground/PendulumSwingup", num_envs=8), seed=0)
+    env.reset()
+    rows = np.stack([env.step(env.sample_action()).next_obs for _ in range(200)])[100:]
+    sine, cosine = rows[..., 0].mean(), rows[..., 1].mean()
+    assert cosine < -0.7
+    assert abs(sine) < 0.3
+    parts = env.codecs.obs.read(rows[-1])
+    assert np.array_equal(parts["orientation"], rows[-1][:, [1, 0]])
+
+
 def test_max_t_counts_decisions_and_action_repeat_can_be_set(env_spec):
     env = make_env(
         env_spec("playground/CartpoleBalance", num_envs=1, max_t=5, action_repeat=3), seed=0
