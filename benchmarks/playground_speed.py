@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+import warnings
 from collections.abc import Iterator
 
 from loguru import logger
@@ -22,7 +23,7 @@ from slm_lab.env.vector import VectorEnv
 from slm_lab.experiment.loop import Loop
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.threads import set_threads
-from slm_lab.spec import Spec, load_spec
+from slm_lab.spec import Spec, SpecWarning, load_spec
 
 SPEC_FILE = "slm_lab/spec/benchmark_arc/ppo/ppo_playground.yaml"
 SECONDS = 3.0
@@ -32,7 +33,9 @@ def spec_of(name: str, num_envs: int, backend: str, threads: int, spec_name: str
     # The budget of a real run, which decides what is worth compiling.
     sets = [f"env=playground/{name}", "max_frame=1e8", f"env.num_envs={num_envs}"]
     sets += [f"env.backend={backend}", f"env.num_threads={threads}"]
-    return load_spec(SPEC_FILE, spec_name, sets)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SpecWarning)  # of minibatches cut to few envs
+        return load_spec(SPEC_FILE, spec_name, sets)
 
 
 def collector_speed(env: VectorEnv) -> float:
