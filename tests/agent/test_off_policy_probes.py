@@ -177,12 +177,12 @@ def test_a_time_limit_is_not_an_end_for_soft_values(
         make_spec, algorithm, "Truncated",
         agent__algorithm__fixed_alpha=0.5, agent__net__optim_spec__lr=0.01,
     )  # fmt: skip
-    loop = train(spec, frames=3000)
+    # A constant observation leaves batch norm nothing but its own bias to learn by: CrossQ is slow.
+    loop = train(spec, frames=5000 if algorithm == "CrossQ" else 3000)
     # Both actions are alike, so every step also earns alpha ln 2, but for the first: Q counts the
     # entropy of later steps only.
     expected = (1 + GAMMA * 0.5 * math.log(2)) / (1 - GAMMA)
-    # Looser for CrossQ: a constant observation leaves batch norm nothing to scale. Still far from
-    # the 6.9 of a bootstrap that is cut at every tenth step.
+    # Looser for CrossQ, yet far from the 6.9 of a bootstrap that is cut at every tenth step.
     loose = 0.2 if algorithm == "CrossQ" else 0.06
     assert q_values(loop.agent, 0.0)[0] == pytest.approx([expected] * 2, rel=loose)
 
