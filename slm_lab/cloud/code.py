@@ -21,6 +21,8 @@ ON_MACHINE = "/slm-lab"
 EXTRAS = ("atari", "box2d", "envpool", "mujoco", "remote", "search")
 # One by one, because dstack takes 2 MB at most per entry.
 CHECKOUT = ("slm_lab/*", ".dstack", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
+# https://host/owner/name, ssh://git@host/owner/name or git@host:owner/name
+SERVER_ADDRESS = re.compile(r"(https?|ssh|git)://|[\w.-]+@[\w.-]+:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,20 @@ def _env_module(spec: Spec) -> dict[str, str]:
 
 
 def _has_remote_branch(root: Path) -> bool:
-    """Whether dstack can clone the repository: it needs a branch that tracks a remote one."""
-    command = ["git", "rev-parse", "--show-toplevel", "--symbolic-full-name", "HEAD@{upstream}"]
-    try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
+    """Whether dstack can clone the repository: it needs a branch that tracks one on a server."""
+    top = _git(root, "rev-parse", "--show-toplevel")
+    upstream = _git(root, "rev-parse", "--symbolic-full-name", "HEAD@{upstream}")
+    if Path(top) != root or not upstream.startswith("refs/remotes/"):
         return False
-    top, *upstream = done.stdout.splitlines() or [""]
-    tracks_remote = bool(upstream) and upstream[0].startswith("refs/remotes/")
-    return done.returncode == 0 and tracks_remote and Path(top) == root
+    remote = upstream.removeprefix("refs/remotes/").partition("/")[0]
+    # A path or file:// is a folder of this machine; dstack knows only addresses of servers.
+    return SERVER_ADDRESS.match(_git(root, "remote", "get-url", remote)) is not None
+
+
+def _git(root: Path, *words: str) -> str:
+    """What git prints, or nothing if it cannot."""
+    try:
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -176,7 +176,7 @@ def test_a_checkout_with_a_remote_branch_is_cloned_with_its_changes(tmp_path, mo
     assert task.env["SLM_LAB_PACKAGE"] == f".[{','.join(EXTRAS)}]"
 
 
-def test_a_remote_branch_is_one_that_git_tracks(tmp_path):
+def test_a_remote_branch_is_one_that_git_tracks_on_a_server(tmp_path):
     from slm_lab.cloud.code import _has_remote_branch
 
     def git(folder: Path, *arguments: str) -> None:
@@ -190,7 +190,10 @@ def test_a_remote_branch_is_one_that_git_tracks(tmp_path):
     git(there, "commit", "--allow-empty", "-m", "first")
     assert not _has_remote_branch(there)
     git(tmp_path, "clone", "there", "here")
-    assert _has_remote_branch(here)
+    assert not _has_remote_branch(here)  # a folder of this machine: nobody else can clone it
+    for address in ("https://host.example/me/lab.git", "git@host.example:me/lab.git"):
+        git(here, "remote", "set-url", "origin", address)
+        assert _has_remote_branch(here)
     (here / "inside").mkdir()
     assert not _has_remote_branch(here / "inside")  # somebody else's repository around it
     git(here, "checkout", "--detach")
