@@ -62,9 +62,7 @@ def side_by_side() -> str:
             f"{of(report, 'slm_lab', 'steady_fps'):,.0f}",
             ratio(report, "sb3"),
             ratio(report, "sbx"),
-            f"{statistics.median(report['share_of_limit']):.0%}"
-            if report["share_of_limit"]
-            else "",
+            f"{statistics.median(shares):.0%}" if (shares := report.get("share_of_limit")) else "",
             per_library(report, "target_seconds", "{:.0f} s"),
             per_library(report, "peak_mb", "{:,.0f}"),
         ]
@@ -74,7 +72,7 @@ def side_by_side() -> str:
 
 def of(report: dict[str, Any], contestant: str, key: str) -> float | None:
     """The median over rounds; none where a run has none."""
-    values = [r[key] for r in report["results"] if r["contestant"] == contestant]
+    values = [r.get(key) for r in report["results"] if r["contestant"] == contestant]
     return statistics.median(values) if values and None not in values else None
 
 
@@ -97,6 +95,8 @@ def parts() -> str:
     lines = ["| workload | env | acting's products | learning's products | limit, frames/s |"]
     lines += ["|---|---|---|---|---|"]
     for name, report in reports().items():
+        if not report.get("limits"):  # measured before limits were
+            continue
         middle = {
             key: statistics.median(limit[key] for limit in report["limits"])
             for key in ("env_ms", "act_ms", "learn_ms", "fps")
