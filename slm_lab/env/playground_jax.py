@@ -281,7 +281,7 @@ def _program(
         done: tuple[Any, jax.Array] = jax.lax.fori_loop(0, repeat, again, (state, jp.zeros(())))
         return done
 
-    @jax.jit
+    @partial(jax.jit)  # bare, it would be an untyped decorator where jax is not installed
     def reset(key: jax.Array) -> Running:
         pairs = jax.vmap(jax.random.split)(key)
         state = jax.vmap(env.reset)(pairs[:, 0])
