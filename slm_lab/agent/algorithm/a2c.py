@@ -12,13 +12,14 @@ from torch import Tensor
 
 from slm_lab.agent.algorithm.acting import PolicyActor
 from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets
-from slm_lab.agent.algorithm.critic import Critic
+from slm_lab.agent.algorithm.critic import Critic, with_successors
 from slm_lab.agent.algorithm.distribution import make_family
 from slm_lab.agent.algorithm.loss import make_loss
 from slm_lab.agent.algorithm.returns import discounted_returns, gae, n_step_returns, standardize
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.algorithm.sequence import from_rollout
 from slm_lab.agent.algorithm.setup import Setup
+from slm_lab.agent.compiler import Compiled
 from slm_lab.agent.divergence import check_finite
 from slm_lab.agent.learner import Learner, State, descent
 from slm_lab.agent.seeds import initialising
@@ -57,6 +58,9 @@ class ActorCritic:
         self._critic_learner = Learner(
             state, descent(nets[-1:], self.critic_loss), compile=setup.compile
         )
+        self._value_entries = nets[-1].own_entries(state)
+        fixed = len(self._value_entries) + 2  # and the units of the head
+        self._judge = Compiled(self._targets_and_advantages, enabled=setup.compile, fixed=fixed)
         self._rates = LearningRates(self.nets.specs, rollout_length(spec) * setup.num_envs)
         policy_net = self.nets.trainables[0]
         self.act = PolicyActor(self._family, policy_net, self.nets.policy_of_heads, state, setup)
@@ -115,23 +119,39 @@ class ActorCritic:
     @torch.no_grad()
     def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Flat [N] advantages, and value targets in the units of the value head."""
+        target, advantage = self._judge(
+            *self.critic.units(),
+            *self._value_entries.values(),
+            rollout.obs,
+            rollout.reward,
+            self.critic.final_values(self.learner.state, rollout),
+            rollout.terminated,
+            rollout.truncated,
+        )
+        self.critic.observe_targets(target)
+        (target,) = self.critic.to_head_units(target)
+        return advantage, target
+
+    def _targets_and_advantages(
+        self, mean: Tensor, std: Tensor, *inputs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """A pure function of the critic and a rollout, in reward units; flat [N]."""
         spec = self._spec
-        value, next_value = self.critic.values(self.learner.state, rollout)
-        ends = rollout.terminated, rollout.truncated
+        state = dict(zip(self._value_entries, inputs[:-5], strict=True))
+        obs, reward, final_value, terminated, truncated = inputs[-5:]
+        ends = terminated, truncated
+        predicted = self.nets.value(state, obs.flatten(0, 1)) * std + mean
+        value, next_value = with_successors(predicted, final_value, truncated)
         if spec.lam is not None:
-            target = value + gae(rollout.reward, value, next_value, *ends, spec.gamma, spec.lam)
+            target = value + gae(reward, value, next_value, *ends, spec.gamma, spec.lam)
         elif spec.num_step_returns is not None:
-            target = n_step_returns(
-                rollout.reward, next_value, *ends, spec.gamma, spec.num_step_returns
-            )
+            target = n_step_returns(reward, next_value, *ends, spec.gamma, spec.num_step_returns)
         else:
-            target = discounted_returns(rollout.reward, next_value, *ends, spec.gamma)
+            target = discounted_returns(reward, next_value, *ends, spec.gamma)
         advantage = target - value
         if spec.normalize_advantages == "standardize":
             advantage = standardize(advantage)
-        self.critic.observe_targets(target)
-        (target,) = self.critic.to_head_units(target)
-        return advantage.flatten(), target.flatten()
+        return target.flatten(), advantage.flatten()
 
 
 def rollout_length(spec: ActorCriticSpec | SILSpec) -> int:

@@ -11,6 +11,15 @@ from slm_lab.agent.moments import RunningMoments
 from slm_lab.types import Rollout
 
 
+def with_successors(value: Tensor, final_value: Tensor, truncated: Tensor) -> tuple[Tensor, Tensor]:
+    """Values of T + 1 rows of steps -> (those of the T steps, those of their true successors).
+
+    The row after a truncated step starts another episode: its own successor is apart.
+    """
+    rows = value.view(-1, truncated.shape[1])
+    return rows[:-1], torch.where(truncated, final_value, rows[1:])
+
+
 class Critic:
     """V(s) of a rollout's steps and of their true successors.
 
@@ -22,6 +31,7 @@ class Critic:
     def __init__(self, nets: ActorCriticNets, *, normalize: bool) -> None:
         self._nets = nets
         self._moments = RunningMoments(()) if normalize else None
+        self._identity = torch.zeros(()), torch.ones(())
 
     @torch.no_grad()
     def values(
@@ -31,17 +41,23 @@ class Critic:
 
         `predicted` [(T+1) * B] are the head's outputs for `rollout.obs`, if they are known already.
         """
-        steps, envs = rollout.reward.shape
         if predicted is None:
             predicted = self._nets.value(state, rollout.obs.flatten(0, 1))
-        all_values = self._real(predicted).view(steps + 1, envs)
-        successors = all_values[1:]
+        final_value = self.final_values(state, rollout)
+        return with_successors(self._real(predicted), final_value, rollout.truncated)
+
+    @torch.no_grad()
+    def final_values(self, state: State, rollout: Rollout) -> Tensor:
+        """V of the true successors of truncated steps, [T, B]; zero at all others."""
+        values = torch.zeros_like(rollout.reward)
         if len(rollout.final_index):
-            # The row after a truncated step starts another episode: its own successor is apart.
-            successors = successors.clone()
             finals = self._real(self._nets.value(state, rollout.final_obs))
-            successors.view(-1)[rollout.final_index] = finals
-        return all_values[:-1], successors
+            values.view(-1)[rollout.final_index] = finals
+        return values
+
+    def units(self) -> tuple[Tensor, Tensor]:
+        """(mean, std) of the head's units: a value is std * output + mean."""
+        return self._identity if self._moments is None else self._mean_std()
 
     def to_head_units(self, *values: Tensor) -> tuple[Tensor, ...]:
         if self._moments is None:
