@@ -9,16 +9,19 @@ State = dict[str, Tensor]
 
 
 class RunningMoments:
-    """Mean and variance of all seen so far, merged batch by batch (Chan et al. 1979)."""
+    """Mean and variance of all seen so far, merged batch by batch (Chan et al. 1979).
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.mean = torch.zeros(shape, dtype=torch.float64)
-        self.var = torch.ones(shape, dtype=torch.float64)
-        self.count = torch.zeros((), dtype=torch.float64)
+    They stay on the device of what is seen: to bring them over would be to wait for it.
+    """
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device | str = "cpu") -> None:
+        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.var = torch.ones(shape, dtype=torch.float64, device=device)
+        self.count = torch.zeros((), dtype=torch.float64, device=device)
 
     def update(self, x: Tensor) -> None:
         """x: [N, *shape]."""
-        x = x.double().cpu()
+        x = x.double()
         n = x.shape[0]
         var, mean = torch.var_mean(x, 0, correction=0)
         total = self.count + n

@@ -28,10 +28,10 @@ class Critic:
     Predictions are never clamped: that would silently end learning for values beyond the clamp.
     """
 
-    def __init__(self, nets: ActorCriticNets, *, normalize: bool) -> None:
+    def __init__(self, nets: ActorCriticNets, device: torch.device, *, normalize: bool) -> None:
         self._nets = nets
-        self._moments = RunningMoments(()) if normalize else None
-        self._identity = torch.zeros(()), torch.ones(())
+        self._moments = RunningMoments((), device) if normalize else None
+        self._identity = torch.zeros((), device=device), torch.ones((), device=device)
 
     @torch.no_grad()
     def values(

@@ -74,7 +74,7 @@ class PPO:
             self.nets = ActorCriticNets(self._family, actor, critic, setup.device)
         self.modules = self.nets.modules
         self._value_loss = make_loss(actor.loss_spec)
-        self.critic = Critic(self.nets, normalize=spec.normalize_v_targets)
+        self.critic = Critic(self.nets, setup.device, normalize=spec.normalize_v_targets)
         state = self.nets.initial_state() | {
             "clip_eps": torch.zeros((), device=setup.device),
             "entropy_coef": torch.zeros((), device=setup.device),
@@ -106,7 +106,12 @@ class PPO:
             if epoch and spec.recompute_advantages:
                 rows = (*rows[:3], *self._advantages(rollout))
             for index in shuffled_minibatches(
-                length, envs, self._minibatch_size, self.nets.seq_len, self._generator
+                length,
+                envs,
+                self._minibatch_size,
+                self.nets.seq_len,
+                self._generator,
+                rollout.reward.device,
             ):
                 self.learner.step(*rows, index)
                 steps += 1

@@ -44,7 +44,7 @@ class Reinforce:
         state = self._net.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
         self.learner = Learner(state, descent([self._net], self.loss), compile=setup.compile)
         self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
-        self._returns_seen = RunningMoments(())
+        self._returns_seen = RunningMoments((), setup.device)
         self.act = PolicyActor(self._family, self._net, self._family, state, setup)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class Reinforce:
         return self._family(self._net(state, obs))
 
     def _advantage(self, rollout: Rollout) -> Tensor:
-        unknown_tail = torch.full_like(rollout.reward, float(self._returns_seen.mean))
+        unknown_tail = self._returns_seen.mean.float().expand_as(rollout.reward)
         returns = discounted_returns(
             rollout.reward, unknown_tail, rollout.terminated, rollout.truncated, self._spec.gamma
         )

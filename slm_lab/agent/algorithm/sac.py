@@ -191,7 +191,8 @@ class SoftActorCritic:
         self._alpha_rate.advance()
         metrics = self._critic_learner.mean_metrics() | self.learner.mean_metrics()
         values = dict(check_finite(metrics, frame)) | {"lr": lr}
-        values.setdefault("alpha", float(self._current_alpha(self.learner.state)))
+        if "alpha" not in values:  # no step of this update moved the policy
+            values["alpha"] = float(self._current_alpha(self.learner.state))
         return Metrics(values, opt_steps=self._iterations, td_error=torch.cat(td_errors))
 
     def target_entropy(self, frame: int) -> float:

@@ -32,7 +32,12 @@ def from_rows(rows: Tensor, seq_len: int | None) -> Tensor:
 
 
 def shuffled_minibatches(
-    steps: int, envs: int, size: int, seq_len: int | None, generator: torch.Generator
+    steps: int,
+    envs: int,
+    size: int,
+    seq_len: int | None,
+    generator: torch.Generator,
+    device: torch.device | str = "cpu",
 ) -> tuple[Tensor, ...]:
     """Row indices t * B + b of a rollout, in minibatches of `size`, without replacement.
 
@@ -40,12 +45,13 @@ def shuffled_minibatches(
     """
     length = seq_len or 1
     sequences = steps // length * envs
-    order = torch.randperm(sequences, generator=generator)
+    # Drawn on the CPU, so that one seed means one order everywhere; one copy for all minibatches.
+    order = torch.randperm(sequences, generator=generator).to(device)
     # A remainder of a few rows would take a step as large as the others: it sits out.
     per_batch = size // length
     order = order[: sequences - sequences % per_batch]
     if seq_len is None:
         return torch.split(order, size)
     first = order // envs * (length * envs) + order % envs
-    time = torch.arange(length).unsqueeze(1) * envs
+    time = torch.arange(length, device=device).unsqueeze(1) * envs
     return tuple((time + start).flatten() for start in torch.split(first, per_batch))
