@@ -13,26 +13,33 @@ import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from loguru import logger
 from torch import Tensor
 
 TensorFunction = Callable[..., Sequence[Tensor]]
+CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
+"""As torch.compile names them: plain kernels, CUDA graphs, or also kernels tuned by trial."""
 
 
 class Compiled:
     """`function(*tensors) -> tensors`, compiled for the shapes of its first call, eager for others.
 
+    Without a mode it is eager for all.
+
     The first `fixed` inputs never change shape, and are not asked for it at every call.
     """
 
-    def __init__(self, function: TensorFunction, *, enabled: bool, fixed: int = 0) -> None:
+    def __init__(
+        self, function: TensorFunction, *, mode: CompileMode | None, fixed: int = 0
+    ) -> None:
         self._function = function
         self._fixed = fixed
         self._native: TensorFunction | None = None
-        self._pending = enabled and has_cpp_compiler()
+        self._mode = mode
+        self._pending = mode is not None and has_cpp_compiler()
         self._shapes: tuple[torch.Size, ...] = ()
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
@@ -53,22 +60,26 @@ class Compiled:
     def _compile(self, inputs: tuple[Tensor, ...]) -> None:
         self._pending = False
         try:
-            self._native = compile_graph(self._function, inputs)
+            self._native = compile_graph(self._function, inputs, self._mode or "default")
         except Exception as error:  # inductor raises its own, torch's and the compiler's errors
             logger.warning(f"could not compile, running eagerly instead: {error!r:.300}")
             return
         self._shapes = self._varying(inputs)
 
 
-def compile_graph(function: TensorFunction, inputs: Sequence[Tensor]) -> TensorFunction:
+def compile_graph(
+    function: TensorFunction, inputs: Sequence[Tensor], mode: CompileMode = "default"
+) -> TensorFunction:
     # Imported here: inductor costs a second that an eager run need not pay. Its own deprecations
     # are none of the user's, and must not stop a run under `-W error`.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        from torch._inductor import list_mode_options
         from torch._inductor.compile_fx import compile_fx
         from torch.fx.experimental.proxy_tensor import make_fx
 
     options: dict[str, Any] = {
+        **list_mode_options(mode),
         "cpp_wrapper": all(x.device.type == "cpu" for x in inputs),
         # The vector instructions that the CPU reports can be compiled for: do not spend six
         # seconds of a first run on trying it out.

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from slm_lab.agent.compiler import Compiled
+from slm_lab.agent.compiler import Compiled, CompileMode
 from slm_lab.agent.optimizer import make_optimizer
 
 if TYPE_CHECKING:
@@ -137,14 +137,14 @@ def descent(
 class Learner:
     """Owns a training state, applies an update to it in place, keeps running sums of metrics."""
 
-    def __init__(self, state: State, update: Update, *, compile: bool) -> None:
+    def __init__(self, state: State, update: Update, *, compile: CompileMode | None) -> None:
         self.state = state
         self._update = update
         self._keys = list(state)
         self._metric_names: list[str] = []
         self._sums: Tensor | None = None
         self._count = 0
-        self._step = Compiled(self._apply, enabled=compile, fixed=1 + len(self._keys))
+        self._step = Compiled(self._apply, mode=compile, fixed=1 + len(self._keys))
 
     @property
     def is_compiled(self) -> bool:

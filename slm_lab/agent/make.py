@@ -90,18 +90,20 @@ def make_agent(
     # A recurrent step is as many cells long as a sequence: there is more to save, and to compile.
     cells = sequence_length(spec.agent.net) or 0
     per_step = 1e-2 if spaces.is_image else 1e-3 + 4e-4 * cells
-    compile = (learns and not pace.whole_episodes) and is_worth_compiling(
+    compiles = (learns and not pace.whole_episodes) and is_worth_compiling(
         spec.meta.compile, seconds_saved=per_step * steps, seconds_spent=15 + 1.2 * cells
     )
     acts = spec.env.max_frame / spec.env.num_envs
+    compiles_act = compiles and is_worth_compiling(
+        spec.meta.compile, seconds_saved=35e-6 * acts, seconds_spent=1.5
+    )
     setup = Setup(
         spaces=spaces,
         num_envs=spec.env.num_envs,
         seeds=AgentSeeds.spawn(seed),
         device=resolve_device(spec.agent.net.gpu, device_index),
-        compile=compile,
-        compile_act=compile
-        and is_worth_compiling(spec.meta.compile, seconds_saved=35e-6 * acts, seconds_spent=1.5),
+        compile=spec.meta.compile_mode if compiles else None,
+        compile_act=spec.meta.compile_mode if compiles_act else None,
     )
     transforms = (
         make_obs_transform(spec.env, spaces.obs_shape),

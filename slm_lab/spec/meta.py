@@ -82,6 +82,10 @@ class MetaSpec(Block):
     ] = Field(
         default="auto", description="Compile the learning step; auto decides by expected work."
     )
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
+        default="default",
+        description="How to compile, as torch.compile names it; reduce-overhead is CUDA graphs.",
+    )
     threads: SmallCount | None = Field(
         default=None, description="Torch threads of each session; null is automatic."
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -141,7 +141,7 @@ def test_the_greedy_action_is_the_mode_and_spends_no_noise(make_spec: MakeSpec) 
 def test_compiled_acting_passes_the_state_and_gives_the_same_actions(
     make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def traced(function: Callable[..., Any], _inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    def traced(function: Callable[..., Any], *_: Any) -> Callable[..., Any]:
         return function
 
     monkeypatch.setattr(compiler, "has_cpp_compiler", lambda: True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +12,13 @@ from loguru import logger
 from torch import Tensor
 
 from slm_lab.agent import compiler
-from slm_lab.agent.compiler import Compiled, has_cpp_compiler, is_worth_compiling
+from slm_lab.agent.compiler import (
+    Compiled,
+    CompileMode,
+    compile_graph,
+    has_cpp_compiler,
+    is_worth_compiling,
+)
 
 
 @pytest.fixture
@@ -34,7 +41,9 @@ def double(x: Tensor) -> tuple[Tensor]:
     return (2 * x,)
 
 
-def negate_instead(_function: Callable[..., Any], _inputs: Sequence[Tensor]) -> Callable[..., Any]:
+def negate_instead(
+    _function: Callable[..., Any], _inputs: Sequence[Tensor], _mode: str
+) -> Callable[..., Any]:
     """A stand-in for compilation whose calls can be told from eager ones."""
     return lambda x: (-x,)
 
@@ -42,7 +51,7 @@ def negate_instead(_function: Callable[..., Any], _inputs: Sequence[Tensor]) -> 
 def test_shapes_other_than_the_first_run_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "has_cpp_compiler", lambda: True)
     monkeypatch.setattr(compiler, "compile_graph", negate_instead)
-    function = Compiled(double, enabled=True)
+    function = Compiled(double, mode="default")
     assert function(torch.ones(3))[0].tolist() == [-1.0] * 3
     assert function(torch.ones(2))[0].tolist() == [2.0] * 2
     assert function(torch.ones(3))[0].tolist() == [-1.0] * 3
@@ -50,18 +59,20 @@ def test_shapes_other_than_the_first_run_eagerly(monkeypatch: pytest.MonkeyPatch
 
 def test_a_disabled_function_is_never_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "compile_graph", negate_instead)
-    assert Compiled(double, enabled=False)(torch.ones(1))[0].item() == 2.0
+    assert Compiled(double, mode=None)(torch.ones(1))[0].item() == 2.0
 
 
 def test_a_failing_compilation_warns_once_and_runs_eagerly(
     monkeypatch: pytest.MonkeyPatch, warnings_logged: list[str]
 ) -> None:
-    def fail(_function: Callable[..., Any], _inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    def fail(
+        _function: Callable[..., Any], _inputs: Sequence[Tensor], _mode: str
+    ) -> Callable[..., Any]:
         raise RuntimeError("g++ exploded")
 
     monkeypatch.setattr(compiler, "has_cpp_compiler", lambda: True)
     monkeypatch.setattr(compiler, "compile_graph", fail)
-    function = Compiled(double, enabled=True)
+    function = Compiled(double, mode="default")
     assert [function(torch.ones(1))[0].item() for _ in range(3)] == [2.0] * 3
     assert len(warnings_logged) == 1
     assert "g++ exploded" in warnings_logged[0]
@@ -76,7 +87,7 @@ def test_without_a_compiler_everything_is_eager_after_one_warning(
     monkeypatch.setattr("shutil.which", lambda name: None)
     monkeypatch.setattr(compiler, "compile_graph", negate_instead)
     for _ in range(3):
-        assert Compiled(double, enabled=True)(torch.ones(1))[0].item() == 2.0
+        assert Compiled(double, mode="default")(torch.ones(1))[0].item() == 2.0
     assert len(warnings_logged) == 1
     assert "no C++ compiler" in warnings_logged[0]
     assert "CXX" in warnings_logged[0]
@@ -100,3 +111,39 @@ def test_auto_compiles_what_wins_back_the_wait(
     mode: str, seconds_saved: float, answer: bool
 ) -> None:
     assert is_worth_compiling(mode, seconds_saved=seconds_saved, seconds_spent=15) is answer
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("default", {}),
+        ("reduce-overhead", {"triton.cudagraphs": True}),
+        ("max-autotune", {"triton.cudagraphs": True, "max_autotune": True}),
+    ],
+)
+def test_a_mode_is_what_torch_compile_means_by_it(
+    mode: CompileMode, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: dict[str, Any] = {}
+
+    def remember(graph: Any, inputs: Any, config_patches: dict[str, Any]) -> Any:
+        found.update(config_patches)
+        return graph
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # inductor's own, at its import
+        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", remember)
+    compile_graph(double, [torch.ones(2)], mode)
+    asked = {key: found.get(key) for key in ("triton.cudagraphs", "max_autotune")}
+    assert {key: value for key, value in asked.items() if value} == options
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "max-autotune"])
+def test_every_mode_computes_the_same(mode: CompileMode) -> None:
+    def layer(x: Tensor, weight: Tensor) -> tuple[Tensor]:
+        return (torch.tanh(x @ weight).sum(0),)
+
+    inputs = torch.randn(2, 32, 32, generator=torch.Generator().manual_seed(0)).unbind()
+    compiled = compile_graph(layer, inputs, mode)
+    torch.testing.assert_close(compiled(*inputs)[0], layer(*inputs)[0])

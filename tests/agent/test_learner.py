@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,7 +54,7 @@ def mean_output(net: Trainable) -> Callable[..., tuple[Tensor, dict[str, Tensor]
 
 def line_learner(spec: MLPNetSpec, *, lr: float = 1.0) -> tuple[Trainable, Learner]:
     net = Trainable("net", Line(), spec)
-    learner = Learner(net.initial_state(), descent([net], mean_output(net)), compile=False)
+    learner = Learner(net.initial_state(), descent([net], mean_output(net)), compile=None)
     learner.set_coefficients(**{"net.lr": lr})
     return net, learner
 
@@ -134,7 +134,7 @@ def test_two_nets_step_by_their_own_optimiser_and_learning_rate() -> None:
     learner = Learner(
         actor.initial_state() | critic.initial_state(),
         descent([actor, critic], loss),
-        compile=False,
+        compile=None,
     )
     learner.set_coefficients(**{"net.lr": 1.0, "critic_net.lr": 0.25})
     learner.step(torch.full((1, 1), 3.0))
@@ -163,14 +163,14 @@ def test_gradients_of_named_entries_only() -> None:
 def test_a_schedule_changes_a_value_and_never_recompiles(monkeypatch: pytest.MonkeyPatch) -> None:
     compilations: list[int] = []
 
-    def count(function: Callable[..., Any], inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    def count(function: Callable[..., Any], *_: Any) -> Callable[..., Any]:
         compilations.append(1)
         return function
 
     monkeypatch.setattr(compiler, "compile_graph", count)
     monkeypatch.setattr(compiler, "has_cpp_compiler", lambda: True)
     net = Trainable("net", Line(), net_spec())
-    learner = Learner(net.initial_state(), descent([net], mean_output(net)), compile=True)
+    learner = Learner(net.initial_state(), descent([net], mean_output(net)), compile="default")
     for lr in (1.0, 0.5, 0.0):
         learner.set_coefficients(**{"net.lr": lr})
         learner.step(torch.ones(1, 1))

@@ -60,7 +60,7 @@ class ActorCritic:
         )
         self._value_entries = nets[-1].own_entries(state)
         fixed = len(self._value_entries) + 2  # and the units of the head
-        self._judge = Compiled(self._targets_and_advantages, enabled=setup.compile, fixed=fixed)
+        self._judge = Compiled(self._targets_and_advantages, mode=setup.compile, fixed=fixed)
         self._rates = LearningRates(self.nets.specs, rollout_length(spec) * setup.num_envs)
         policy_net = self.nets.trainables[0]
         self.act = PolicyActor(self._family, policy_net, self.nets.policy_of_heads, state, setup)

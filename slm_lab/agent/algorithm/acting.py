@@ -38,10 +38,8 @@ class PolicyActor:
         own = net.own_entries(state)
         self._keys = list(own)
         self._tensors = tuple(own.values())
-        is_compiled = setup.compile_act and self._numpy is None
-        self._native = (
-            Compiled(self._sample, enabled=True, fixed=1 + len(own)) if is_compiled else None
-        )
+        mode = setup.compile_act if self._numpy is None else None
+        self._native = Compiled(self._sample, mode=mode, fixed=1 + len(own)) if mode else None
 
     def __call__(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
         """obs [B, ...] -> actions [B, ...] as sampled; the mode of the policy if not exploring."""

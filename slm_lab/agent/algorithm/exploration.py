@@ -69,10 +69,8 @@ class QActor:
         own = net.own_entries(state)
         self._keys = list(own)
         self._tensors = tuple(own.values())
-        is_compiled = setup.compile_act and self._numpy is None
-        self._native = (
-            Compiled(self._pure, enabled=True, fixed=2 + len(own)) if is_compiled else None
-        )
+        mode = setup.compile_act if self._numpy is None else None
+        self._native = Compiled(self._pure, mode=mode, fixed=2 + len(own)) if mode else None
 
     def __call__(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
         if not explore:

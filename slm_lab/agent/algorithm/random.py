@@ -19,7 +19,7 @@ class Random:
         self._spaces = setup.spaces
         self._generator = torch.Generator().manual_seed(setup.seeds.act)
         self.modules: dict[str, nn.Module] = {}
-        self.learner = Learner({}, lambda state, *batch: ({}, {}), compile=False)
+        self.learner = Learner({}, lambda state, *batch: ({}, {}), compile=None)
 
     def act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
         count, sizes = obs.shape[0], self._spaces.action_sizes

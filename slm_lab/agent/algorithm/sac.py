@@ -136,10 +136,8 @@ class SoftActorCritic:
         own = self._actor.own_entries(state)
         self._act_keys, self._act_tensors = list(own), tuple(own.values())
         self._numpy = numpy_way(self._actor.net, setup)
-        is_compiled = setup.compile_act and self._numpy is None
-        self._native_act = (
-            Compiled(self._pure_act, enabled=True, fixed=1 + len(own)) if is_compiled else None
-        )
+        mode = setup.compile_act if self._numpy is None else None
+        self._native_act = Compiled(self._pure_act, mode=mode, fixed=1 + len(own)) if mode else None
 
     def act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
         """Actions as the env takes them: squashed to [-1, 1], or class indices."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from slm_lab.agent.compiler import CompileMode
 from slm_lab.agent.seeds import AgentSeeds
 from slm_lab.types import Spaces
 
@@ -16,5 +17,5 @@ class Setup:
     num_envs: int
     seeds: AgentSeeds
     device: torch.device
-    compile: bool  # the learning step
-    compile_act: bool
+    compile: CompileMode | None  # of the learning step; None runs it eagerly
+    compile_act: CompileMode | None

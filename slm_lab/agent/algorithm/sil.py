@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from slm_lab.agent.algorithm.a2c import ActorCritic
 from slm_lab.agent.algorithm.minibatch import minibatches
 from slm_lab.agent.algorithm.ppo import PPO
+from slm_lab.agent.compiler import CompileMode
 from slm_lab.agent.divergence import check_finite
 from slm_lab.agent.learner import Learner, State, descent
 from slm_lab.types import ImitationBatch, Metrics, PastBatch
@@ -40,7 +41,12 @@ class SelfImitation:
     """A base algorithm, and a second learner over the base's own state."""
 
     def __init__(
-        self, spec: SILSpec | PPOSILSpec, base: ActorCritic | PPO, *, batch_size: int, compile: bool
+        self,
+        spec: SILSpec | PPOSILSpec,
+        base: ActorCritic | PPO,
+        *,
+        batch_size: int,
+        compile: CompileMode | None,
     ) -> None:
         self._spec = spec
         self._base = base
