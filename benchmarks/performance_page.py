@@ -91,9 +91,8 @@ def per_library(report: dict[str, Any], key: str, form: str) -> str:
 
 
 def parts() -> str:
-    """Where the limit lies, per frame."""
-    lines = ["| workload | env | acting's products | learning's products | limit, frames/s |"]
-    lines += ["|---|---|---|---|---|"]
+    """Where the limit lies and where our time goes, per frame."""
+    lines = ["| workload | env | acting | learning | limit, frames/s |", "|---|---|---|---|---|"]
     for name, report in reports().items():
         if not report.get("limits"):  # measured before limits were
             continue
@@ -101,9 +100,16 @@ def parts() -> str:
             key: statistics.median(limit[key] for limit in report["limits"])
             for key in ("env_ms", "act_ms", "learn_ms", "fps")
         }
-        times = " | ".join(f"{1e3 * middle[k]:,.0f} us" for k in ("env_ms", "act_ms", "learn_ms"))
+        ours = report.get("profile", {})
+        times = " | ".join(
+            f"{_us(middle[key])} · {_us(ours.get(key))}" for key in ("env_ms", "act_ms", "learn_ms")
+        )
         lines.append(f"| {name} | {times} | {middle['fps']:,.0f} |")
     return "\n".join(lines)
+
+
+def _us(milliseconds: float | None) -> str:
+    return "-" if milliseconds is None else f"{1e3 * milliseconds:,.1f} us"
 
 
 def start_up() -> str:

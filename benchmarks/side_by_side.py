@@ -94,10 +94,10 @@ def is_reached(score: float, target: float | None) -> bool:
     return target is not None and score >= target
 
 
-def measure_limit(workload: Workload, frames: int) -> dict[str, float]:
-    """Frames per second if only the env and the products took time, and its parts."""
+def measure(script: str, workload: Workload, frames: int) -> dict[str, float]:
+    """What limit.py or own_profile.py finds: times per frame, and what they add up to."""
     options = [str(workload.spec_file), workload.spec_name, *workload.assignments(frames)]
-    command = [sys.executable, str(HERE / "limit.py"), *options]
+    command = [sys.executable, str(HERE / script), *options]
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     parts: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
     return parts
@@ -179,9 +179,10 @@ def compare(name: str, workload: Workload, args: argparse.Namespace) -> None:
     print(f"\n## {name}\nMachine: {machine}\nSettings: {settings}", flush=True)
     contestants = [c for c in ("slm_lab", *workload.peers) if c in args.only]
     results: list[Result] = []
+    profile = measure("own_profile.py", workload, frames)
     limits: list[dict[str, float]] = []
     for seed in range(repeats):
-        limits.append(measure_limit(workload, frames))
+        limits.append(measure("limit.py", workload, frames))
         print(f"  limit, round {seed}: {limits[-1]['fps']:,.0f} frames/s", flush=True)
         for contestant in contestants:
             results.append(run_once(contestant, workload, frames, seed, args.peer_python))
@@ -199,6 +200,7 @@ def compare(name: str, workload: Workload, args: argparse.Namespace) -> None:
     shares = [fps / limit["fps"] for fps, limit in zip(ours, limits, strict=False)]
     if shares:
         print(f"share of the machine's limit, steady: {statistics.median(shares):.0%}")
+    print("ours: " + ", ".join(f"{key} {value:,.3f}" for key, value in profile.items()))
     for limit in limits:
         parts = ", ".join(f"{key} {value:,.3f}" for key, value in limit.items())
         print(f"limit: {parts}")
@@ -213,6 +215,7 @@ def compare(name: str, workload: Workload, args: argparse.Namespace) -> None:
         "results": [asdict(result) for result in results],
         "ratios": compared,
         "limits": limits,
+        "profile": profile,
         "share_of_limit": shares,
     }
     args.output.mkdir(parents=True, exist_ok=True)

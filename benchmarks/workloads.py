@@ -21,6 +21,7 @@ from slm_lab.spec.memory import PrioritizedReplaySpec, ReplaySpec
 
 HERE = Path(__file__).parent
 SHIPPED = HERE.parent / "slm_lab" / "spec" / "benchmark"
+ARC = SHIPPED.parent / "benchmark_arc"
 OWN = HERE / "specs.json"  # where a shipped spec has options that no peer has
 
 
@@ -66,6 +67,19 @@ WORKLOADS = {
     ),
     "sac_halfcheetah": Workload(OWN, "sac_mujoco", 8_000, peers=BOTH, sets=("env=HalfCheetah-v5",)),
     "sac_humanoid": Workload(OWN, "sac_mujoco", 6_000, peers=BOTH, sets=("env=Humanoid-v5",)),
+    "ppo_cheetah_run": Workload(
+        ARC / "ppo" / "ppo_playground.yaml",
+        "ppo_playground_vnorm_constlr",
+        307_200,
+        sets=(
+            "env=playground/CheetahRun",
+            "env.num_envs=1024",
+            "env.num_threads=2",
+            "agent.algorithm.time_horizon=30",
+            "agent.algorithm.minibatch_size=960",
+        ),
+        cores=2,
+    ),
     "ppo_pong": Workload(
         SHIPPED / "ppo" / "ppo_pong.json",
         "ppo_pong",
