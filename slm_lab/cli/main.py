@@ -37,6 +37,7 @@ OUR_ERRORS = (
     "slm_lab.experiment.lock",
     "slm_lab.hub.error",
     "slm_lab.lab",
+    "slm_lab.spec.error",
     "slm_lab.spec.run_folder",
 )
 
@@ -351,26 +352,23 @@ def _print_next_steps(spec_file: str, spec_name: str) -> None:
 def main() -> None:
     """Entry point: also takes the older form `slm-lab SPEC_FILE SPEC_NAME MODE`."""
     from slm_lab.cli.dotenv import load_dotenv
-    from slm_lab.spec.error import SpecError, SpecWarning
 
     warnings.showwarning = _show_warning
-    warnings.simplefilter("always", SpecWarning)
     arguments = sys.argv[1:]
     if arguments and arguments[0] not in _known_words():
         arguments = ["run", *arguments]
+    if "--help" not in arguments:  # which need not wait for the room of specs to be imported
+        from slm_lab.spec.error import SpecWarning
+
+        warnings.simplefilter("always", SpecWarning)
     try:
         load_dotenv(Path(".env"), os.environ)
         app(arguments, prog_name="slm-lab")
-    except SpecError as error:
-        _fail(f"SpecError: {error}")
-    except ValueError as error:
+    except Exception as error:
         if not _is_ours(error):
             raise
-        _fail(f"{type(error).__name__}: {error}")
-    except RuntimeError as error:
-        if not _is_ours(error):
-            raise
-        _fail(f"SessionsFailed: {error}", FAILED)
+        code = FAILED if isinstance(error, RuntimeError) else BAD_INPUT
+        _fail(f"{type(error).__name__}: {error}", code)
 
 
 def retro_main() -> None:
@@ -390,7 +388,7 @@ def _known_words() -> set[str]:
 
 
 def _is_ours(error: Exception) -> bool:
-    """EnvError, RunFolderError and the like, without importing their rooms for every command."""
+    """SpecError, EnvError and the like, without importing their rooms for every command."""
     return type(error).__module__ in OUR_ERRORS
 
 
