@@ -56,6 +56,11 @@ def symlog(x: Tensor) -> Tensor:
     return x.sign() * x.abs().log1p()
 
 
+# What a CPU's caches hold of a convolutional net's activations at once: forward passes over 2,064
+# Atari frames took 484 us a frame in one go, 299 in chunks of 64 (one core).
+CACHED_IMAGES = 64
+
+
 class PPO:
     """Owns nets, optimisers, schedules. One update = one rollout, several epochs of minibatches."""
 
@@ -182,9 +187,17 @@ class PPO:
             return obs, action, log_prob, *self._advantages(rollout)
         # One pass of a shared net gives the values too. Its last row was not acted on: any action
         # will do there.
-        policy, predicted = self.nets(state, rollout.obs.flatten(0, 1))
-        log_prob = policy.log_prob(torch.cat([action, rollout.action[-1]]))[: len(action)]
-        return obs, action, log_prob, *self._advantages(rollout, predicted)
+        seen, acted = rollout.obs.flatten(0, 1), torch.cat([action, rollout.action[-1]])
+        size = CACHED_IMAGES if seen.dim() == 4 and seen.device.type == "cpu" else len(seen)
+        passes = [
+            (policy.log_prob(chosen), value)
+            for images, chosen in zip(
+                torch.split(seen, size), torch.split(acted, size), strict=True
+            )
+            for policy, value in [self.nets(state, images)]
+        ]
+        log_prob, predicted = (torch.cat(column) for column in zip(*passes, strict=True))
+        return obs, action, log_prob[: len(action)], *self._advantages(rollout, predicted)
 
     def _advantages(
         self, rollout: Rollout, predicted: Tensor | None = None
