@@ -47,10 +47,8 @@ class BatchRenorm1d(nn.Module):
         else:
             mean, std = self.running_mean, (self.running_var + self.eps).sqrt()
             scale, shift = torch.ones_like(mean), torch.zeros_like(mean)
-        normalized = (x - mean.view(shape)) / std.view(shape) * scale.view(shape) + shift.view(
-            shape
-        )
-        return normalized * self.weight.view(shape) + self.bias.view(shape)
+        gain, bias = self.weight * scale / std, self.weight * shift + self.bias
+        return (x - mean.view(shape)) * gain.view(shape) + bias.view(shape)
 
     def _batch_statistics(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         mean, var = _mean_and_variance(x)
