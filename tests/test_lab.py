@@ -19,32 +19,7 @@ from slm_lab.experiment.provenance import git_sha
 from slm_lab.lab import RunStopped, SessionsFailed, run
 from slm_lab.spec import Spec, SpecError, load_spec, spec_from_dict
 from slm_lab.spec.meta import SAVED_RUN_KEYS
-
-TREE: dict[str, Any] = {
-    "agent": {
-        "name": "PPO",
-        "algorithm": {
-            "name": "PPO",
-            "gamma": 0.9,
-            "lam": 0.9,
-            "clip_eps_spec": {"name": "no_decay", "start_val": 0.2},
-            "entropy_coef_spec": {"name": "no_decay", "start_val": 0.01},
-            "time_horizon": 16,
-            "minibatch_size": 16,
-            "training_epoch": 1,
-        },
-        "memory": {"name": "OnPolicyBatchReplay"},
-        "net": {
-            "type": "MLPNet",
-            "shared": False,
-            "hid_layers": [4],
-            "hid_layers_activation": "tanh",
-            "optim_spec": {"name": "Adam", "lr": 0.01},
-        },
-    },
-    "env": {"name": "CartPole-v1", "num_envs": 2, "max_frame": 200},
-    "meta": {"max_session": 1, "log_frequency": 50, "compile": "off"},
-}
+from tests.tiny import TINY, tiny
 
 # SPEC 10, for a run of two sessions
 SESSION_FILES = """
@@ -120,11 +95,6 @@ LOCAL = [
     "frames",
     "opt_steps",
 ]
-
-
-def tiny(**values: Any) -> Spec:
-    keys = {key.replace("__", "."): value for key, value in values.items()}
-    return spec_from_dict(TREE, "tiny").with_values(keys)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -358,7 +328,7 @@ def test_bad_input_is_named_and_leaves_no_folder(tmp_path, values, mode, options
 @pytest.mark.parametrize("name", ["../escape", "a/b", ""])
 def test_a_spec_cannot_name_a_place_outside_the_data_folder(name):
     with pytest.raises(SpecError, match="SPEC_NAME"):
-        run(spec_from_dict(TREE, "x").model_copy(update={"name": name}), "dev")
+        run(spec_from_dict(TINY, "x").model_copy(update={"name": name}), "dev")
 
 
 def test_profile_means_dev_and_writes_its_three_outputs(tmp_path, monkeypatch):
@@ -381,7 +351,7 @@ def test_a_replay_is_not_training_and_the_message_says_what_is():
 
 
 def test_the_time_in_the_folder_name_can_be_given(tmp_path):
-    spec = spec_from_dict(TREE, "tiny")
+    spec = spec_from_dict(TINY, "tiny")
     options = RunOptions(data_dir=str(tmp_path), timestamp="2026_01_31_235959")
     assert run(spec, "dev", options).predir == tmp_path / "tiny_2026_01_31_235959"
     with pytest.raises(SpecError, match=r"--timestamp: found `\.\./x`; expected the form 2026"):

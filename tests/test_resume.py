@@ -21,7 +21,8 @@ from slm_lab.experiment.manifest import read_manifest
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.resume import find_run
 from slm_lab.lab import RunStopped, run
-from slm_lab.spec import Spec, SpecError, load_spec, spec_from_dict
+from slm_lab.spec import Spec, SpecError, load_spec
+from tests.tiny import tiny
 
 ROOT = Path(__file__).parents[1]
 SIGNALLING = """
@@ -45,31 +46,6 @@ class Signalling(CartPoleEnv):
 
 gym.register("Signalling-v0", entry_point=Signalling, max_episode_steps=50)
 """
-TREE: dict[str, Any] = {
-    "agent": {
-        "name": "PPO",
-        "algorithm": {
-            "name": "PPO",
-            "gamma": 0.9,
-            "lam": 0.9,
-            "clip_eps_spec": {"name": "no_decay", "start_val": 0.2},
-            "entropy_coef_spec": {"name": "no_decay", "start_val": 0.01},
-            "time_horizon": 16,
-            "minibatch_size": 16,
-            "training_epoch": 1,
-        },
-        "memory": {"name": "OnPolicyBatchReplay"},
-        "net": {
-            "type": "MLPNet",
-            "shared": False,
-            "hid_layers": [4],
-            "hid_layers_activation": "tanh",
-            "optim_spec": {"name": "Adam", "lr": 0.01},
-        },
-    },
-    "env": {"name": "signalling:Signalling-v0", "num_envs": 2, "max_frame": 200},
-    "meta": {"max_session": 1, "log_frequency": 50, "compile": "off"},
-}
 
 
 @pytest.fixture(autouse=True)
@@ -80,9 +56,8 @@ def elsewhere(tmp_path, monkeypatch):
     logger.remove()
 
 
-def tiny(**values: Any) -> Spec:
-    keys = {key.replace("__", "."): value for key, value in values.items()}
-    return spec_from_dict(TREE, "tiny").with_values(keys)
+def signalling(**values: Any) -> Spec:
+    return tiny(**{"env__name": "signalling:Signalling-v0", **values})
 
 
 def curve(predir: Path, session: int = 0) -> str:
@@ -100,7 +75,7 @@ def stopped(spec: Spec) -> RunStopped:
 @pytest.fixture
 def half() -> RunStopped:
     """A run stopped at frame 80 of 200 by Ctrl-C, with a seed that it drew for itself."""
-    return stopped(tiny())
+    return stopped(signalling())
 
 
 def snapshot_of(folder: Path) -> dict[str, bytes]:
@@ -113,18 +88,18 @@ def test_a_stopped_run_goes_on_to_what_it_would_have_been(half, capsys):
     assert half.predir.name in half.resume
     assert read_manifest(half.predir / "checkpoint/tiny_t0_s0/last").frame == 80
     seed = load_spec(half.predir / "tiny_spec.json").meta.random_seed
-    metrics = run(tiny(), "train@latest")
+    metrics = run(signalling(), "train@latest")
     assert metrics.predir == half.predir
     assert metrics.frame == 200
     assert "goes on from frame 80" in capsys.readouterr().err
-    whole = run(tiny(meta__random_seed=seed), "train")
+    whole = run(signalling(meta__random_seed=seed), "train")
     assert whole.predir != half.predir
     assert curve(half.predir) == curve(whole.predir)
     assert metrics.scalars == whole.scalars
 
     # Finished: a further resume says so and touches nothing but the log.
     before = snapshot_of(half.predir)
-    again = run(tiny(), f"train@{half.predir}")
+    again = run(signalling(), f"train@{half.predir}")
     assert "Trial 0 is finished, there is nothing to resume" in capsys.readouterr().err
     assert again.scalars == metrics.scalars
     after = snapshot_of(half.predir)
@@ -144,7 +119,7 @@ def test_the_printed_command_resumes_whatever_was_set(half):
 
 
 def test_a_changed_spec_is_refused_with_the_difference(half):
-    changed = tiny(env__max_frame=400, agent__algorithm__gamma=0.95, meta__random_seed=1)
+    changed = signalling(env__max_frame=400, agent__algorithm__gamma=0.95, meta__random_seed=1)
     before = snapshot_of(half.predir)
     with pytest.raises(SpecError) as caught:
         run(changed, "train@latest")
@@ -158,14 +133,14 @@ def test_a_changed_spec_is_refused_with_the_difference(half):
 
 @pytest.mark.slow
 def test_what_does_not_shape_a_session_may_change(half):
-    metrics = run(tiny(meta__checkpoint_frequency=10), "train@latest")
+    metrics = run(signalling(meta__checkpoint_frequency=10), "train@latest")
     assert metrics.frame == 200
 
 
 @pytest.mark.slow
 def test_every_session_goes_on_from_where_it_was_and_the_others_start():
     """Session 0 is done, session 1 was killed half-way, session 2 never started."""
-    spec = tiny(meta__max_session=3, meta__random_seed=5, env__name="CartPole-v1")
+    spec = signalling(meta__max_session=3, meta__random_seed=5, env__name="CartPole-v1")
     options = RunOptions(log_level="ERROR")
     whole = run(spec, "train", options)
     layout = RunLayout.open(whole.predir)
@@ -201,7 +176,7 @@ def half_way(spec: Spec, layout: RunLayout, session: int) -> None:
 def test_a_run_in_use_is_refused(half):
     lock = RunLayout.open(half.predir).run_lock()
     with locked(lock, "it"), pytest.raises(LockedError, match=f"in use by process {os.getpid()}"):
-        run(tiny(), "train@latest")
+        run(signalling(), "train@latest")
 
 
 @pytest.mark.slow
@@ -210,7 +185,7 @@ def test_a_damaged_checkpoint_costs_the_work_since_the_one_before(half, capsys):
     shutil.copytree(session / "last", session / "last-1")
     path = session / "last" / "tensors.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    assert run(tiny(), "train@latest").frame == 200
+    assert run(signalling(), "train@latest").frame == 200
     assert "tensors.safetensors: has" in capsys.readouterr().err
 
 
@@ -219,17 +194,17 @@ def test_without_a_good_checkpoint_the_session_fails_and_says_which_file(half):
     path = half.predir / "checkpoint/tiny_t0_s0/last/state.json"
     path.write_text("{}")
     before = curve(half.predir)
-    metrics = run(tiny(), "train@latest")
+    metrics = run(signalling(), "train@latest")
     assert "state.json" in metrics.failed[0]
     assert curve(half.predir) == before  # nothing was overwritten
 
 
 @pytest.mark.slow
 def test_analysis_that_was_cut_short_is_made_up_for(half):
-    run(tiny(), "train@latest")
+    run(signalling(), "train@latest")
     layout = RunLayout.open(half.predir)
     layout.trial_metrics(0).unlink()
-    run(tiny(), "train@latest")
+    run(signalling(), "train@latest")
     assert layout.trial_metrics(0).exists()
 
 
@@ -261,7 +236,7 @@ def test_latest_is_the_last_of_that_very_name(tmp_path):
 )
 def test_a_run_that_is_not_there_is_refused(mode, message):
     with pytest.raises(SpecError, match=message):
-        run(tiny(), mode)
+        run(signalling(), mode)
     assert not Path("data").exists()
 
 
@@ -271,7 +246,7 @@ def test_a_run_that_is_not_there_is_refused(mode, message):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signalled_command_ends_with_the_command_that_resumes_it(tmp_path, name):
-    tree = {"tiny": json.loads(json.dumps(TREE))}
+    tree = {"tiny": signalling().to_dict()}
     tree["tiny"]["env"]["kwargs"] = {"name": name}
     (tmp_path / "mine.json").write_text(json.dumps(tree))
     command = [sys.executable, "-m", "slm_lab.cli.main"]

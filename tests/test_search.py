@@ -25,45 +25,14 @@ from slm_lab.experiment.search.journal import Journal
 from slm_lab.lab import SessionsFailed, run
 from slm_lab.search import describe_search, find_search
 from slm_lab.spec import Spec, SpecError, load_spec, spec_from_dict
+from tests.tiny import tiny
 
 # Ray leaves sockets and files to the garbage collector when it shuts down.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 ROOT = Path(__file__).parents[1]
 GAMMA = "agent.algorithm.gamma"
-TREE: dict[str, Any] = {
-    "agent": {
-        "name": "PPO",
-        "algorithm": {
-            "name": "PPO",
-            "gamma": 0.9,
-            "lam": 0.9,
-            "clip_eps_spec": {"name": "no_decay", "start_val": 0.2},
-            "entropy_coef_spec": {"name": "no_decay", "start_val": 0.01},
-            "time_horizon": 16,
-            "minibatch_size": 16,
-            "training_epoch": 1,
-        },
-        "memory": {"name": "OnPolicyBatchReplay"},
-        "net": {
-            "type": "MLPNet",
-            "shared": False,
-            "hid_layers": [4],
-            "hid_layers_activation": "tanh",
-            "optim_spec": {"name": "Adam", "lr": 0.01},
-        },
-    },
-    "env": {"name": "CartPole-v1", "num_envs": 2, "max_frame": 400},
-    "meta": {
-        "max_session": 2,
-        "max_trial": 3,
-        "log_frequency": 50,
-        "compile": "off",
-        "random_seed": 1,
-        "search_sampler": "random",
-    },
-    "search": {f"{GAMMA}__uniform": [0.8, 0.99]},
-}
+SEARCH = {f"{GAMMA}__uniform": [0.8, 0.99]}
 
 # Rewards are infinite for one setting: a trial that diverges. And two that wait for each other.
 ENVS = '''
@@ -119,13 +88,20 @@ gym.register("Meeting-v0", entry_point=Meeting)
 '''
 
 
-def tiny(**values: Any) -> Spec:
-    spec = spec_from_dict(json.loads(json.dumps(TREE)), "tiny")
-    return spec.with_values({key.replace("__", "."): value for key, value in values.items()})
+def spec_to_search(**values: Any) -> Spec:
+    """The tiny spec with a space to search."""
+    usual = {
+        "env__max_frame": 400,
+        "meta__max_session": 2,
+        "meta__max_trial": 3,
+        "meta__random_seed": 1,
+        "meta__search_sampler": "random",
+    }
+    return spec_from_dict({**tiny(**(usual | values)).to_dict(), "search": SEARCH}, "tiny")
 
 
 def with_space(space: dict[str, Any], **values: Any) -> Spec:
-    return spec_from_dict({**tiny(**values).to_dict(), "search": space}, "tiny")
+    return spec_from_dict({**spec_to_search(**values).to_dict(), "search": space}, "tiny")
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +194,7 @@ def test_the_best_is_trained_again_with_fresh_seeds_and_both_numbers_are_kept(se
     assert entry["search_score"] == row.score
     assert len(entry["sessions"]) == 4, "as many as make a result, though the trials had two"
     saved = load_spec(next((searched.predir / entry["predir"]).glob("*_t0_spec.json")))
-    assert saved.meta.random_seed != tiny().meta.random_seed
+    assert saved.meta.random_seed != spec_to_search().meta.random_seed
     assert f"validated {row.validated:.2f}" in searched.summary_line()
 
 
@@ -234,7 +210,7 @@ def test_the_best_spec_is_whole_and_runs_with_seeds_of_its_own(searched):
 
 @pytest.mark.slow
 def test_trials_that_all_fail_end_the_search_and_say_why(folder):
-    spec = tiny(env__name="odd_env:Absent-v0", meta__max_trial=8)
+    spec = spec_to_search(env__name="odd_env:Absent-v0", meta__max_trial=8)
     with pytest.raises((SessionsFailed, ValueError), match="Absent"):
         run(spec, "search", RunOptions(log_level="ERROR", data_dir="failed"))
 
@@ -244,7 +220,9 @@ def test_stopping_searches_where_none_runs_stops_nothing(tmp_path):
     assert command(tmp_path, "run", "--stop-ray").stdout == "No search runs in data/\n"
 
 
-LONGER = tiny(env__max_frame=1600, meta__max_trial=4, meta__checkpoint_frequency=400)
+LONGER = spec_to_search(
+    env__max_frame=1600, meta__max_session=1, meta__max_trial=4, meta__checkpoint_frequency=400
+)
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -331,7 +309,7 @@ def test_a_search_runs_over_both_nodes_of_a_cluster_and_leaves_it_running(folder
         meeting.mkdir()
         # Known, so that nobody plays this env in the search's own process, where nobody comes.
         save_random_baseline(tmp_path / "random_baseline.json", "odd_env:Meeting-v0", 1.0, 0.0)
-        spec = tiny(
+        spec = spec_to_search(
             env__name="odd_env:Meeting-v0",
             env__folder=str(meeting),
             env__max_frame=100,
@@ -350,7 +328,7 @@ def test_a_search_runs_over_both_nodes_of_a_cluster_and_leaves_it_running(folder
 
 
 def test_a_dry_run_shows_the_space_the_rule_and_the_time():
-    spec = tiny(
+    spec = spec_to_search(
         env__max_frame=9000,
         meta__max_trial=6,
         meta__search_scheduler={"grace_period": 1000, "reduction_factor": 3},
@@ -365,7 +343,7 @@ def test_a_dry_run_shows_the_space_the_rule_and_the_time():
 
 
 def test_too_few_trials_for_the_space_are_named():
-    text = describe_search(tiny(meta__max_trial=2), speed=100.0)
+    text = describe_search(spec_to_search(meta__max_trial=2), speed=100.0)
     assert "2.0 per dimension, the rule is 3 to 4: too few: set meta.max_trial to 3" in text
 
 
@@ -394,18 +372,18 @@ def test_a_search_that_is_not_there_is_named(tmp_path, where):
 )
 def test_an_option_out_of_range_is_named(tmp_path, options, flag):
     with pytest.raises(SpecError, match=f"{flag}.*found -"):
-        run(tiny(), "search", RunOptions(data_dir=str(tmp_path), **options))
+        run(spec_to_search(), "search", RunOptions(data_dir=str(tmp_path), **options))
 
 
 def test_more_cores_than_there_are_is_an_error_before_anything_is_left_behind(tmp_path):
-    spec = tiny(meta__search_resources={"cpu": 10_000})
+    spec = spec_to_search(meta__search_resources={"cpu": 10_000})
     with pytest.raises(SpecError, match=r"meta.search_resources.cpu: found 10000; this machine"):
         run(spec, "search", RunOptions(data_dir=str(tmp_path)))
     assert not list(tmp_path.glob("tiny_*"))
 
 
 def test_without_ray_the_message_names_the_extra(tmp_path):
-    (tmp_path / "tiny.json").write_text(json.dumps({"tiny": tiny().to_dict()}))
+    (tmp_path / "tiny.json").write_text(json.dumps({"tiny": spec_to_search().to_dict()}))
     code = """if True:
         import sys
         from slm_lab.cli.main import main

@@ -14,31 +14,11 @@ from loguru import logger
 
 from slm_lab.benchmark.manifest import Manifest, load_manifest
 from slm_lab.benchmark.result import Evaluated, Kept, Provenance, Result
+from tests.tiny import TINY
 
-SPEC = {
-    "agent": {
-        "name": "PPO",
-        "algorithm": {
-            "name": "PPO",
-            "gamma": 0.9,
-            "lam": 0.9,
-            "clip_eps_spec": {"name": "no_decay", "start_val": 0.2},
-            "entropy_coef_spec": {"name": "no_decay", "start_val": 0.01},
-            "time_horizon": 16,
-            "minibatch_size": 16,
-            "training_epoch": 1,
-        },
-        "memory": {"name": "OnPolicyBatchReplay"},
-        "net": {
-            "type": "MLPNet",
-            "shared": False,
-            "hid_layers": [4],
-            "hid_layers_activation": "tanh",
-            "optim_spec": {"name": "Adam", "lr": 0.01},
-        },
-    },
-    "env": {"name": "${env}", "num_envs": 2, "max_frame": 200},
-    "meta": {"max_session": 2, "log_frequency": 50, "compile": "off"},
+SPEC = TINY | {
+    "env": {**TINY["env"], "name": "${env}"},
+    "meta": {**TINY["meta"], "max_session": 2},
 }
 ENV = "probe/ActionMatters-v0"
 PHASE: dict[str, Any] = {
