@@ -23,6 +23,7 @@ from loguru import logger
 from slm_lab.env import EnvError, make_env
 from slm_lab.env.playground import TASKS
 from slm_lab.spec.env import EnvSpec
+from slm_lab.types import on_host
 
 RESULTS = Path(__file__).parent / "results" / "playground_parity.json"
 BEGIN, END = "<!-- parity: begin -->", "<!-- parity: end -->"
@@ -55,7 +56,7 @@ def play(name: str, backend: str, episodes: int) -> Played:
         step = env.step(env.sample_action())
         returns += step.reward * running
         lengths += running
-        rows.append(step.next_obs[running].astype(np.float64))
+        rows.append(on_host(step.next_obs)[running].astype(np.float64))
         running &= ~(step.terminated | step.truncated)
     env.close()
     seen = np.concatenate(rows)[:, : env.spaces.policy_obs_shape[0]]

@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
 ActionType = Literal["discrete", "multi_discrete", "multi_binary", "continuous", "multi_continuous"]
+
+Rows: TypeAlias = "np.ndarray | torch.Tensor"
+"""One row per env. Tensors where `Spaces.on_device` says so: read them, never write into them."""
+
+
+def on_host(rows: Rows) -> np.ndarray:
+    """The same rows as an array; a copy only if they are on another device."""
+    return rows.cpu().numpy() if hasattr(rows, "cpu") else rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,9 @@ class Spaces:
 
     The last `privileged` columns of an observation are what no policy may see, because it will not
     be there when the policy is used; a critic, which only helps to learn, reads those alone.
+
+    With `on_device` observations are tensors on the device where the envs run, and such are the
+    actions to hand back.
     """
 
     obs_shape: tuple[int, ...]
@@ -38,6 +49,7 @@ class Spaces:
     action_bounded: bool = True
     frame_stack: int = 1
     privileged: int = 0
+    on_device: bool = False
 
     @property
     def policy_obs_shape(self) -> tuple[int, ...]:
@@ -67,8 +79,8 @@ class Transition:
     own buffers, valid until the following `step`; whoever keeps them copies them.
     """
 
-    obs: np.ndarray  # [B, *obs_shape]
-    next_obs: np.ndarray  # [B, *obs_shape]
+    obs: Rows  # [B, *obs_shape]
+    next_obs: Rows  # [B, *obs_shape]
     reward: np.ndarray  # [B] float32, raw
     terminated: np.ndarray  # [B] bool, cuts the bootstrap
     truncated: np.ndarray  # [B] bool, cuts the trace only

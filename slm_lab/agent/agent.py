@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.experience import Experience, Lens
+from slm_lab.agent.experience import Experience, Lens, ResidentExperience
 from slm_lab.agent.learner import Learner
 from slm_lab.agent.recurrence import Carry, Recurrence
-from slm_lab.types import Metrics, Spaces, Transition
+from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
 
 
 class Algorithm(Protocol):
@@ -35,6 +36,9 @@ class Agent:
 
     A recurrent agent also remembers the episodes it trains in. Whoever lets it act elsewhere keeps
     a carry of that place: `new_carry`, `act(..., carry=carry)`, `advance(carry, transition)`.
+
+    Tensors are answered with tensors. They stay on their device if the experience is resident;
+    all else that an agent may be made of works on the host, and they are taken there at its door.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class Agent:
         self.algorithm = algorithm
         self.experience = experience
         self._lens = lens
+        self._resident = experience if isinstance(experience, ResidentExperience) else None
         self._acts_as_sampled = not spaces.is_continuous
         self._obs_shape = spaces.obs_shape
         self._recurrence = recurrence
@@ -62,24 +67,30 @@ class Agent:
         return Carry(num_envs, self._obs_shape, self._recurrence.memory_size)
 
     def act(
-        self, obs: np.ndarray, *, frame: int = 0, explore: bool = True, carry: Carry | None = None
-    ) -> np.ndarray:
+        self, obs: Rows, *, frame: int = 0, explore: bool = True, carry: Carry | None = None
+    ) -> Rows:
         """obs [B, ...], raw -> actions [B, ...]. How much is explored may depend on the frame."""
+        is_array = isinstance(obs, np.ndarray)
+        if not is_array and self._resident is None:
+            obs = on_host(obs)
         if self._recurrence is not None:
-            obs = self._carry_for(explore, carry).rows(obs)
-        x = self._lens.obs(torch.from_numpy(obs))
-        return self.algorithm.act(x, frame=frame, explore=explore).cpu().numpy()
+            obs = self._carry_for(explore, carry).rows(on_host(obs))
+        x = self._lens.obs(torch.from_numpy(obs) if isinstance(obs, np.ndarray) else obs)
+        action = self.algorithm.act(x, frame=frame, explore=explore)
+        return action.cpu().numpy() if is_array else action
 
     def advance(self, carry: Carry | None, transition: Transition) -> None:
         """Remember the step that a carry's envs took; nothing to do without a memory."""
         if carry is not None:
-            carry.advance(self._memory_after(carry), transition)
+            carry.advance(self._memory_after(carry), _on_host(transition))
 
-    def env_action(self, action: np.ndarray) -> np.ndarray:
+    def env_action(self, action: Rows) -> Rows:
         """What to hand to `env.step`: squashed or clipped where the action space asks for it."""
         if self._acts_as_sampled:
             return action
-        return self.algorithm.to_env(torch.from_numpy(action)).numpy()
+        if isinstance(action, np.ndarray):
+            return self.algorithm.to_env(torch.from_numpy(action)).numpy()
+        return self.algorithm.to_env(action)
 
     def policy(self, obs: Tensor) -> Tensor:
         """obs [B, ...], raw -> what to hand to `env.step`, without exploring.
@@ -88,7 +99,12 @@ class Agent:
         """
         return self.algorithm.to_env(self.algorithm.act(self._lens.obs(obs), explore=False))
 
-    def observe(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
+    def observe(self, obs: Rows, action: Rows, transition: Transition) -> None:
+        if self._resident is not None:
+            self._resident.add(obs, action, transition)
+            return
+        if not (isinstance(obs, np.ndarray) and isinstance(action, np.ndarray)):
+            obs, action, transition = on_host(obs), on_host(action), _on_host(transition)
         if self._carry is not None:
             obs = self._carry.rows(obs)
             transition = self._carry.advance(self._memory_after(self._carry), transition)
@@ -156,3 +172,12 @@ class Agent:
         assert self._recurrence is not None
         rows = self._lens.obs(torch.from_numpy(carry.latest))
         return self._recurrence(rows).cpu().numpy()
+
+
+def _on_host(transition: Transition) -> Transition:
+    if not isinstance(transition.obs, Tensor):
+        return transition
+    obs = next_obs = on_host(transition.obs)
+    if transition.next_obs is not transition.obs:  # the two differ only at an ending
+        next_obs = on_host(transition.next_obs)
+    return replace(transition, obs=obs, next_obs=next_obs)

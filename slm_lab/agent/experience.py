@@ -15,24 +15,39 @@ from slm_lab.agent.memory.replay import Replay
 from slm_lab.agent.memory.returns import ReturnReplay
 from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
 from slm_lab.agent.normalizer import ObsClip, ObsNormalizer, RewardTransform
-from slm_lab.types import ImitationBatch, Metrics, PastBatch, ReplayBatch, Rollout, Transition
+from slm_lab.types import (
+    ImitationBatch,
+    Metrics,
+    PastBatch,
+    ReplayBatch,
+    Rollout,
+    Rows,
+    Transition,
+)
 
 Batch = TypeVar("Batch", Rollout, ReplayBatch, PastBatch)
 
 
 class Lens:
-    """How the agent sees raw observations and rewards; the same for acting and for learning."""
+    """How the agent sees raw observations and rewards; the same for acting and for learning.
+
+    Observations are seen where they are and then taken to the device of the nets; of a `resident`
+    agent they are seen there, and their statistics are there too.
+    """
 
     def __init__(
         self,
         obs_transform: ObsNormalizer | ObsClip | None,
         reward_transform: RewardTransform | None,
         device: torch.device,
+        *,
+        resident: bool = False,
     ) -> None:
         self._obs_transform = obs_transform
         self._reward_transform = reward_transform
         self._device = device
         self._on_cpu = device.type == "cpu"
+        self._resident = resident
 
     @property
     def has_statistics(self) -> bool:
@@ -45,6 +60,8 @@ class Lens:
         return self._on_cpu and self._obs_transform is None
 
     def obs(self, obs: Tensor) -> Tensor:
+        if self._resident:
+            obs = obs.to(self._device)
         if self._obs_transform is not None:
             obs = self._obs_transform(obs)
         return obs if self._on_cpu else obs.to(self._device)
@@ -164,6 +181,17 @@ class OnPolicyExperience:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._memory.load_state_dict(state["memory"])
+
+
+class ResidentExperience(OnPolicyExperience):
+    """A rollout on the device of the nets: tensors that an env hands out there never leave it."""
+
+    def __init__(self, memory: RolloutMemory, lens: Lens) -> None:
+        super().__init__(memory, lens)
+        self._rollout = memory
+
+    def add(self, obs: Rows, action: Rows, transition: Transition) -> None:
+        self._rollout.add(obs, action, transition)
 
 
 class ReplayExperience:

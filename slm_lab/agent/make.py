@@ -31,6 +31,7 @@ from slm_lab.agent.experience import (
     NoExperience,
     OnPolicyExperience,
     ReplayExperience,
+    ResidentExperience,
 )
 from slm_lab.agent.memory.budget import check_fits, replay_bytes
 from slm_lab.agent.memory.frame_replay import FrameReplay
@@ -105,25 +106,32 @@ def make_agent(
         compile=spec.meta.compile_mode if compiles else None,
         compile_act=spec.meta.compile_mode if compiles_act else None,
     )
-    transforms = (
-        make_obs_transform(spec.env, spaces.obs_shape),
-        make_reward_transform(
-            spec.env,
-            getattr(spec.agent.algorithm, "gamma", 0.99),
-            lanes=1 if pace.whole_episodes else spec.env.num_envs,
-        )
-        if learns
-        else None,
-    )
     with _sizes_that_fit(spec):
         algorithm = _make_algorithm(spec, setup)
         recurrence = recurrence_of(algorithm.modules)
+        keeps_rows = recurrence is None and _keeps_rollouts(spec, pace)
+        resident = learns and spaces.on_device and keeps_rows
+        transforms = (
+            make_obs_transform(spec.env, spaces.obs_shape, setup.device if resident else "cpu"),
+            make_reward_transform(
+                spec.env,
+                getattr(spec.agent.algorithm, "gamma", 0.99),
+                lanes=1 if pace.whole_episodes else spec.env.num_envs,
+            )
+            if learns
+            else None,
+        )
         if recurrence is None:
-            lens = Lens(*transforms, setup.device)
+            lens = Lens(*transforms, setup.device, resident=resident)
         else:
             lens = RowLens(*transforms, setup.device, spaces.obs_shape)
             setup = replace(setup, spaces=recurrence.row_spaces(spaces))
-        experience = _make_experience(spec, setup, lens, pace) if learns else NoExperience()
+        experience: Experience
+        if resident:
+            memory = _make_rollout_memory(setup, pace, setup.device)
+            experience = ResidentExperience(memory, lens)
+        else:
+            experience = _make_experience(spec, setup, lens, pace) if learns else NoExperience()
         return Agent(
             algorithm, experience, lens, spaces, num_envs=spec.env.num_envs, recurrence=recurrence
         )
@@ -214,8 +222,21 @@ def _make_on_policy_memory(spec: Spec, setup: Setup, pace: _Pace) -> RolloutMemo
     if pace.whole_episodes:
         keep_above = getattr(spec.agent.memory, "cross_entropy", 1.0)
         return EpisodeMemory(pace.frames, num_envs, spaces.obs_dtype, keep_above)
+    return _make_rollout_memory(setup, pace)
+
+
+def _make_rollout_memory(
+    setup: Setup, pace: _Pace, device: torch.device | None = None
+) -> RolloutMemory:
+    spaces, num_envs = setup.spaces, setup.num_envs
     shapes = spaces.obs_shape, spaces.obs_dtype, *_action_layout(spaces)
-    return RolloutMemory(pace.frames // num_envs, num_envs, *shapes)
+    return RolloutMemory(pace.frames // num_envs, num_envs, *shapes, device)
+
+
+def _keeps_rollouts(spec: Spec, pace: _Pace) -> bool:
+    """Whether all that is kept of the past is a rollout: no replay, no list of episodes."""
+    keeps_more = DQNSpec | SoftActorCriticSpec | CrossQSpec | SILSpec | PPOSILSpec
+    return not pace.whole_episodes and not isinstance(spec.agent.algorithm, keeps_more)
 
 
 def _make_return_replay(spec: Spec, algorithm: SILSpec | PPOSILSpec, setup: Setup) -> ReturnReplay:

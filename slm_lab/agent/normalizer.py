@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 class ObsNormalizer:
     """(obs - mean) / std, clipped. Constant dimensions stay at zero instead of exploding."""
 
-    def __init__(self, obs_shape: tuple[int, ...], clip: float | None) -> None:
-        self._moments = RunningMoments(obs_shape)
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        clip: float | None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._moments = RunningMoments(obs_shape, device)
         self._clip = clip
-        self._mean = torch.zeros(obs_shape)
-        self._inv_std = torch.ones(obs_shape)
+        self._mean = torch.zeros(obs_shape, device=device)
+        self._inv_std = torch.ones(obs_shape, device=device)
 
     def __call__(self, obs: Tensor) -> Tensor:
         normalized = (obs - self._mean).mul_(self._inv_std)
@@ -116,9 +121,11 @@ class RewardTransform:
         self._return = state["return"].clone()
 
 
-def make_obs_transform(spec: EnvSpec, obs_shape: tuple[int, ...]) -> ObsNormalizer | ObsClip | None:
+def make_obs_transform(
+    spec: EnvSpec, obs_shape: tuple[int, ...], device: torch.device | str = "cpu"
+) -> ObsNormalizer | ObsClip | None:
     if spec.normalize_obs:
-        return ObsNormalizer(obs_shape, spec.clip_obs)
+        return ObsNormalizer(obs_shape, spec.clip_obs, device)
     return None if spec.clip_obs is None else ObsClip(spec.clip_obs)
 
 

@@ -21,7 +21,7 @@ from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
 from slm_lab.env.space import Codecs, action_codec, make_spaces, obs_codec
 from slm_lab.env.vector import check_batch, grid, spawn_streams
-from slm_lab.types import Transition
+from slm_lab.types import Rows, Transition, on_host
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
@@ -118,10 +118,10 @@ class AtariEnv:
         self._started = True
         return self._obs
 
-    def step(self, action: np.ndarray) -> Transition:
+    def step(self, action: Rows) -> Transition:
         check_batch(action, self.num_envs)
         obs, reward, terminated, truncated, info = self._games.step(
-            self._action_codec.decode(action)
+            self._action_codec.decode(on_host(action))
         )
         self._obs = next_obs = obs
         reward = reward.astype(np.float32)

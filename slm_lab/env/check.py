@@ -22,7 +22,7 @@ from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 from slm_lab.env.make import import_module_of, make_env, make_gymnasium_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.spec.env import EnvSpec
-from slm_lab.types import Spaces
+from slm_lab.types import Spaces, on_host
 
 SHORT_STEPS = 200  # enough to cross a few resets of a short episode, quick even for slow envs
 
@@ -122,7 +122,7 @@ def random_rollout(env: VectorEnv, frames: int) -> Rollout:
         began = time.perf_counter()
         step = env.step(action)
         seconds += time.perf_counter() - began
-        bad_obs += not np.isfinite(step.next_obs).all()
+        bad_obs += not np.isfinite(on_host(step.next_obs)).all()
         bad_reward += not np.isfinite(step.reward).all()
         terminations += int(step.terminated.sum())
         truncations += int(step.truncated.sum())
@@ -201,9 +201,8 @@ def _trace(env: VectorEnv, *, close: bool = True) -> np.ndarray:
     rows = []
     for _ in range(SHORT_STEPS):
         step = env.step(env.sample_action())
-        rows.append(
-            np.concatenate([step.next_obs.ravel(), step.obs.ravel(), step.reward, step.terminated])
-        )
+        seen = on_host(step.next_obs).ravel(), on_host(step.obs).ravel()
+        rows.append(np.concatenate([*seen, step.reward, step.terminated]))
     if close:
         env.close()
     trace: np.ndarray = np.nan_to_num(np.stack(rows))  # NaN, reported elsewhere, equals nothing

@@ -21,7 +21,7 @@ from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
 from slm_lab.env.space import Codecs, ObsCodec, action_codec, make_spaces, obs_codec
 from slm_lab.env.vector import check_batch, spawn_streams
-from slm_lab.types import Transition
+from slm_lab.types import Rows, Transition, on_host
 
 
 class Pool(Protocol):
@@ -131,10 +131,11 @@ class EnvpoolVectorEnv:
         self._obs_codec.write(obs, self._obs)
         return self._obs
 
-    def step(self, action: np.ndarray) -> Transition:
+    def step(self, action: Rows) -> Transition:
         check_batch(action, self.num_envs)
         self._obs, self._spare_obs = self._spare_obs, self._obs
-        obs, reward, terminated, truncated, _ = self._pool.step(self._action_codec.decode(action))
+        decoded = self._action_codec.decode(on_host(action))
+        obs, reward, terminated, truncated, _ = self._pool.step(decoded)
         self._obs_codec.write(obs, self._obs)
         self._reward[:] = reward
 

@@ -10,6 +10,8 @@ Keys of `env.kwargs` read here; every other one overrides Playground's config of
     full_reset      true (default): a new random state for every episode. false: each env returns
                     to the state it first began in, as Playground's wrapper does unless told so
     action_repeat   control steps per decision, instead of the task's
+    dlpack          true: observations and actions are torch tensors that share JAX's memory, and
+                    never leave the device. false: NumPy arrays. Default: true on CUDA
 """
 
 from __future__ import annotations
@@ -24,14 +26,16 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from gymnasium import spaces
+from torch.utils.dlpack import from_dlpack
 
 from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
 from slm_lab.env.playground import Task, find_task
 from slm_lab.env.space import Cast, Codecs, action_codec, make_spaces
 from slm_lab.env.vector import check_batch, spawn_streams
-from slm_lab.types import Transition
+from slm_lab.types import Rows, Transition, on_host
 
 if TYPE_CHECKING:
     import jax
@@ -95,6 +99,7 @@ def make_playground_jax(
     impl = options.pop("impl", "jax" if chosen.platform == "cpu" else None)
     if impl not in (None, "jax", "warp"):
         raise EnvError(f"env.impl: found `{impl}`. Expected jax or warp.")
+    dlpack = _shares_memory(options.pop("dlpack", None), chosen.platform)
     repeat = int(options.pop("action_repeat", task.action_repeat))
     if repeat < 1:
         raise EnvError(f"env.action_repeat: found {repeat}. Expected 1 or more.")
@@ -110,6 +115,7 @@ def make_playground_jax(
         full_reset=full_reset,
         device=chosen,
         restorable=impl == "jax",
+        dlpack=dlpack,
     )
 
 
@@ -118,6 +124,10 @@ class PlaygroundVectorEnv:
 
     The state of the envs is a tree of arrays and is saved whole, so that a run resumes exactly;
     not with MJWarp, which keeps part of it elsewhere.
+
+    With `dlpack` observations are views of JAX's own arrays, which nobody may write into; each
+    lives for as long as anybody holds it. Rewards and flags come to the host in either case:
+    episodes are counted there, at every step.
     """
 
     backend = "playground"
@@ -133,6 +143,7 @@ class PlaygroundVectorEnv:
         full_reset: bool,
         device: jax.Device,
         restorable: bool,
+        dlpack: bool,
     ) -> None:
         """`limit` counts decisions, each of `action_repeat` control steps."""
         self._program = program
@@ -143,64 +154,75 @@ class PlaygroundVectorEnv:
         self._obs_codec = Cast((program.obs_size,), "float32")
         box = spaces.Box(-1.0, 1.0, (program.action_size,), np.float32)
         self._action_codec = action_codec(box)
+        self._dlpack = dlpack
         self.spaces = replace(
-            make_spaces(self._obs_codec, self._action_codec), privileged=program.privileged
+            make_spaces(self._obs_codec, self._action_codec),
+            privileged=program.privileged,
+            on_device=dlpack,
         )
         self.episodes = EpisodeStats(num_envs)
         self._seeds, self._action_rng = spawn_streams(seed, num_envs)
         self._running: Running | None = None
         self._first: Running | None = None  # what to return to, without full resets
-        # JAX's arrays are read-only and the agent's are not: rows are copied out of them.
+        # JAX's arrays are read-only and NumPy's are not: rows are copied into buffers, in turn.
         shape = (num_envs, program.obs_size)
-        self._obs, self._spare_obs = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        self._buffer, self._spare_buffer = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         self._final_obs = np.zeros(shape, np.float32)
+        self._obs: Rows = self._buffer
+        if dlpack:
+            with _exact(device) as jax:
+                self._obs = from_dlpack(jax.numpy.zeros(shape))
         self._reward = np.zeros(num_envs, np.float32)
 
     @property
-    def obs(self) -> np.ndarray:
+    def obs(self) -> Rows:
         return self._obs
 
     @property
     def codecs(self) -> Codecs:
         return Codecs(self._obs_codec, self._action_codec)
 
-    def reset(self) -> np.ndarray:
+    def reset(self) -> Rows:
         """Begin a new episode everywhere; the first call seeds the envs, later ones go on."""
         self.episodes.abandon()
+        if isinstance(self._obs, torch.Tensor) and self._obs.is_cuda:
+            # JAX may write next where torch has yet to read: see `_shared`.
+            torch.cuda.synchronize(self._obs.device)
         with _exact(self._device) as jax:
             if self._running is None:
                 key = jax.vmap(jax.random.PRNGKey)(np.array(self._seeds, np.uint32))
+                # Bound to the device, as what comes through DLPack is: another mix of the two
+                # would be another program, and compiling takes long.
+                key = jax.device_put(key, self._device)
             else:
                 key = self._running.key
             self._running = self._program.reset(key)
         if not self._full_reset and self._first is None:
             self._first = self._running
-        self._obs, self._spare_obs = self._spare_obs, self._obs
-        self._obs[:] = self._running.obs
-        return self._obs
+        return self._show(self._running.obs)
 
-    def step(self, action: np.ndarray) -> Transition:
+    def step(self, action: Rows) -> Transition:
         check_batch(action, self.num_envs)
         assert self._running is not None, "step before reset"
         with _exact(self._device):
-            decoded = self._action_codec.decode(action)
+            taken = self._shared(action) if self._dlpack else self._decoded(action)
             self._running, outcome = self._program.step(
-                self._running, decoded, self._limit, self._repeat
+                self._running, taken, self._limit, self._repeat
             )
+        # This waits for the step, so that a shared action is let go only when it was read.
         self._reward[:] = outcome.reward
         terminated, truncated = np.array(outcome.terminated), np.array(outcome.truncated)
         ended = terminated | truncated
         self.episodes.add(self._reward, np.flatnonzero(ended))
-        self._obs, self._spare_obs = self._spare_obs, self._obs
-        next_obs = self._obs
-        if ended.any():
-            next_obs = self._final_obs
-            next_obs[:] = self._running.obs
+        if not ended.any():
+            obs = next_obs = self._show(self._running.obs)
+        else:
+            next_obs = self._show_final(self._running.obs)
             with _exact(self._device):
                 fresh = self._first or self._program.reset(self._running.key)
                 self._running = self._program.restart(self._running, fresh, ended, self._full_reset)
-        self._obs[:] = self._running.obs
-        return Transition(self._obs, next_obs, self._reward, terminated, truncated)
+            obs = self._show(self._running.obs)
+        return Transition(obs, next_obs, self._reward, terminated, truncated)
 
     def sample_action(self) -> np.ndarray:
         return self._action_codec.sample(self._action_rng, self.num_envs)
@@ -220,7 +242,7 @@ class PlaygroundVectorEnv:
             "action_rng": self._action_rng.bit_generator.state,
             "started": self._running is not None,
             "running": [np.asarray(leaf) for leaf in leaves],
-            "obs": self._obs.copy(),
+            "obs": on_host(self._obs).copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -241,9 +263,46 @@ class PlaygroundVectorEnv:
                     "Resume with the same num_envs and the same version of MuJoCo Playground."
                 )
             pairs = zip(saved, leaves, strict=True)
-            same = [jax.numpy.asarray(new, old.dtype) for new, old in pairs]
+            same = [jax.device_put(np.asarray(new, old.dtype), self._device) for new, old in pairs]
         self._running, self._first = jax.tree.unflatten(tree, same)
-        self._obs[:] = state["obs"]
+        self._show(self._running.obs)
+
+    def _show(self, obs: jax.Array) -> Rows:
+        """What to act on now."""
+        if self._dlpack:
+            self._obs = from_dlpack(obs)
+        else:
+            self._buffer, self._spare_buffer = self._spare_buffer, self._buffer
+            self._buffer[:] = obs
+            self._obs = self._buffer
+        return self._obs
+
+    def _show_final(self, obs: jax.Array) -> Rows:
+        """What episodes ended on, where any did."""
+        if self._dlpack:
+            return from_dlpack(obs)
+        self._final_obs[:] = obs
+        return self._final_obs
+
+    def _decoded(self, action: Rows) -> np.ndarray:
+        return self._action_codec.decode(on_host(action))
+
+    def _shared(self, action: Rows) -> jax.Array:
+        """Actions within the box, in memory that JAX reads and nobody else writes.
+
+        On CUDA the two libraries have streams of their own. Passing an action on makes JAX's wait
+        for all that torch was told to do so far. So torch has read the old observations before
+        JAX uses their memory again.
+        """
+        tensor = torch.as_tensor(action, dtype=torch.float32, device=self._obs.device)
+        return as_jax(tensor.clamp(-1.0, 1.0))
+
+
+def as_jax(tensor: torch.Tensor) -> jax.Array:
+    """The same memory as JAX sees it; `from_dlpack` is the way back."""
+    import jax
+
+    return jax.dlpack.from_dlpack(tensor)
 
 
 @lru_cache(maxsize=4)
@@ -371,6 +430,19 @@ def _device(asked: str | None) -> jax.Device:
             "Run `pip install 'jax[cuda12]'`, or set env.device to `cpu`."
         )
     return found
+
+
+def _shares_memory(asked: bool | None, platform: str) -> bool:
+    """`env.dlpack`; by default where it saves copies between a card and the host."""
+    on_shared_card = platform != "cpu" and torch.cuda.is_available()
+    if asked is None:
+        return on_shared_card
+    if asked and platform != "cpu" and not on_shared_card:
+        raise EnvError(
+            f"env.dlpack: found true, but JAX runs on a {platform} that torch does not see. "
+            "Install torch with CUDA, or set env.dlpack to false."
+        )
+    return bool(asked)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ _MODELS = {True: "mujoco/playground/assets", False: "mujoco/assets_dmc"}
 # What the JAX back-end takes from `env.kwargs` and this one cannot do: (key, why).
 _NOT_HERE = {
     "impl": "the physics here is MuJoCo's own",
+    "dlpack": "the memory of these envs is NumPy's",
     "full_reset": "every episode here begins in a new random state",
 }
 

@@ -17,7 +17,7 @@ from loguru import logger
 from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
 from slm_lab.env.space import Codecs, action_codec, make_spaces, obs_codec
-from slm_lab.types import Spaces, Transition
+from slm_lab.types import Rows, Spaces, Transition, on_host
 
 
 class VectorEnv(Protocol):
@@ -38,7 +38,7 @@ class VectorEnv(Protocol):
         ...
 
     @property
-    def obs(self) -> np.ndarray:
+    def obs(self) -> Rows:
         """What to act on now: the last `obs` of `reset`, `step` or `load_state_dict`."""
         ...
 
@@ -47,9 +47,9 @@ class VectorEnv(Protocol):
         """Between the arrays of one underlying env and the agent's, for policies that leave us."""
         ...
 
-    def reset(self) -> np.ndarray: ...
+    def reset(self) -> Rows: ...
 
-    def step(self, action: np.ndarray) -> Transition: ...
+    def step(self, action: Rows) -> Transition: ...
 
     def sample_action(self) -> np.ndarray:
         """Random actions in the agent's units, from a stream of their own."""
@@ -74,7 +74,7 @@ def spawn_streams(seed: int, num_envs: int) -> tuple[list[int], np.random.Genera
     return env_seeds, np.random.default_rng(actions)
 
 
-def check_batch(action: np.ndarray, num_envs: int) -> None:
+def check_batch(action: Rows, num_envs: int) -> None:
     if len(action) != num_envs:
         raise EnvError(
             f"action: found {len(action)} rows for env.num_envs = {num_envs}. "
@@ -142,9 +142,9 @@ class GymnasiumVectorEnv:
         self._started = True
         return self._obs
 
-    def step(self, action: np.ndarray) -> Transition:
+    def step(self, action: Rows) -> Transition:
         check_batch(action, self.num_envs)
-        actions: Any = self._action_codec.decode(action)
+        actions: Any = self._action_codec.decode(on_host(action))
         if self._action_codec.type == "discrete":
             actions = actions.tolist()  # envs compare and index faster with plain ints
         self._log.append(actions)

@@ -11,7 +11,7 @@ import numpy as np
 from slm_lab.env.error import EnvError
 from slm_lab.env.space import Cast, Codecs
 from slm_lab.env.vector import VectorEnv
-from slm_lab.types import Transition
+from slm_lab.types import Rows, Transition, on_host
 
 
 class FrameStack:
@@ -20,7 +20,7 @@ class FrameStack:
     `stack` puts them on a new first axis, (dim,) -> (k, dim); images (C, H, W) already have one
     for that, and become (k*C, H, W). `concat` joins along the first axis: (dim,) -> (k*dim,).
     An episode begins with its first observation repeated; the final observation of an episode
-    keeps the history of that episode.
+    keeps the history of that episode. Stacks are put together on the host.
     """
 
     def __init__(self, env: VectorEnv, k: int, op: Literal["stack", "concat"]) -> None:
@@ -35,7 +35,7 @@ class FrameStack:
         # With that, every case joins k frames along axis 1 of the batch.
         self._frame_shape, self._width = frame, frame[0]
         shape = (k * frame[0], *frame[1:])
-        self.spaces = replace(env.spaces, obs_shape=shape, frame_stack=k)
+        self.spaces = replace(env.spaces, obs_shape=shape, frame_stack=k, on_device=False)
         shape, dtype = (env.num_envs, *self.spaces.obs_shape), env.spaces.obs_dtype
         self._obs, self._spare_obs = np.zeros(shape, dtype), np.zeros(shape, dtype)
         self._final_obs = np.zeros(shape, dtype)
@@ -54,20 +54,20 @@ class FrameStack:
         return Codecs(stacked, self._env.codecs.action)
 
     def reset(self) -> np.ndarray:
-        self._fill(self._env.reset())
+        self._fill(on_host(self._env.reset()))
         return self._obs
 
-    def step(self, action: np.ndarray) -> Transition:
+    def step(self, action: Rows) -> Transition:
         step = self._env.step(action)
         self._obs, self._spare_obs = self._spare_obs, self._obs
         self._obs[:, : -self._width] = self._spare_obs[:, self._width :]
-        self._obs[:, -self._width :] = self._frames(step.next_obs)
+        self._obs[:, -self._width :] = self._frames(on_host(step.next_obs))
         next_obs = self._obs
         if step.next_obs is not step.obs:  # the two differ only when an episode ended
             next_obs = self._final_obs
             next_obs[:] = self._obs
             ended = step.terminated | step.truncated
-            self._obs[ended] = self._repeat(step.obs[ended])
+            self._obs[ended] = self._repeat(on_host(step.obs)[ended])
         return replace(step, obs=self._obs, next_obs=next_obs)
 
     def sample_action(self) -> np.ndarray:
@@ -87,7 +87,7 @@ class FrameStack:
         if self._env.restorable:
             self._obs[:] = state["frames"]
         else:
-            self._fill(self._env.obs)
+            self._fill(on_host(self._env.obs))
 
     def _fill(self, obs: np.ndarray) -> None:
         self._obs, self._spare_obs = self._spare_obs, self._obs

@@ -43,6 +43,7 @@ from slm_lab.env.vector import VectorEnv
 from slm_lab.experiment.saved_agent import load_session
 from slm_lab.experiment.saved_run import RunFolderError, SavedRun
 from slm_lab.spec import RecurrentNetSpec
+from slm_lab.types import on_host
 
 Format = Literal["torch-export", "torchscript", "onnx"]
 SUFFIXES: dict[Format, str] = {"torch-export": ".pt2", "torchscript": ".ts", "onnx": ".onnx"}
@@ -174,9 +175,10 @@ def action_decoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
 
 def sample_observations(agent: Agent, env: VectorEnv, codecs: Codecs) -> np.ndarray:
     """Observations as the env gives them: recorded while the agent acts, then random ones."""
-    rows = [env.reset().copy()]
+    rows = [on_host(env.reset()).copy()]
     for _ in range(RECORDED_STEPS):
-        rows.append(env.step(agent.env_action(agent.act(rows[-1], explore=False))).obs.copy())
+        step = env.step(agent.env_action(agent.act(rows[-1], explore=False)))
+        rows.append(on_host(step.obs).copy())
     recorded = np.concatenate(rows)
     rng = np.random.default_rng(0)
     shape = (RANDOM_ROWS, *recorded.shape[1:])
@@ -192,7 +194,7 @@ def live_actions(agent: Agent, codecs: Codecs, obs: np.ndarray) -> np.ndarray:
     """What the env would be given by the agent itself."""
     seen = np.zeros((len(obs), *codecs.obs.shape), codecs.obs.dtype)
     codecs.obs.write(obs, seen)
-    return codecs.action.decode(agent.env_action(agent.act(seen, explore=False)))
+    return codecs.action.decode(on_host(agent.env_action(agent.act(seen, explore=False))))
 
 
 def check_actions(

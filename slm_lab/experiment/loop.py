@@ -11,7 +11,7 @@ import numpy as np
 
 from slm_lab.agent.agent import Agent
 from slm_lab.env.vector import VectorEnv
-from slm_lab.types import Metrics
+from slm_lab.types import Metrics, on_host
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class Loop:
             "clock": asdict(self.clock),
             "profile": asdict(self.profile),
             "metrics": metrics,
-            "obs": self.env.obs.copy(),
+            "obs": on_host(self.env.obs).copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ def snapshot(agent: Agent) -> StateDicts:
     for name, parameters in agent.target_nets().items():
         states[f"{name}_model"] = {k: v.detach().cpu().clone() for k, v in parameters.items()}
     for name, statistics in agent.statistics().items():
-        states[f"{name}_model"] = {k: v.clone() for k, v in statistics.items()}
+        states[f"{name}_model"] = {k: v.cpu().clone() for k, v in statistics.items()}
     return states
 
 

@@ -43,6 +43,7 @@ from slm_lab.experiment.viewer import Viewer
 from slm_lab.experiment.wandb_sink import WandbSink
 from slm_lab.experiment.workers import SharedNets
 from slm_lab.spec import Spec
+from slm_lab.types import on_host
 
 REPORT_EVERY_SECONDS = 0.25
 
@@ -292,7 +293,8 @@ class Session:
         self._next_eval = int(state["next_eval"])
         self._unmoved = {}
         obs = state["loop"]["obs"]
-        if self._loop.has_begun and not np.array_equal(self._env.obs, obs, equal_nan=True):
+        now = on_host(self._env.obs)
+        if self._loop.has_begun and not np.array_equal(now, obs, equal_nan=True):
             logger.info("the env began new episodes: nothing joins them to the steps before")
             self._agent.cut(obs)
 

@@ -20,7 +20,7 @@ from slm_lab.agent.memory.budget import check_fits, replay_bytes
 from slm_lab.agent.memory.replay import Replay
 from slm_lab.agent.memory.sampler import PrioritizedSampler, Sampler, UniformSampler
 from slm_lab.spec import Spec, SpecError
-from slm_lab.types import ReplayBatch, Spaces, Transition
+from slm_lab.types import ReplayBatch, Spaces, Transition, on_host
 
 MakeTransition = Callable[..., Transition]
 
@@ -236,7 +236,7 @@ def test_rows_are_copies_of_the_envs_buffers(transition: MakeTransition) -> None
     obs, action = np.array([[1.0]], np.float32), np.array([1])
     step = transition([[2.0]], [[2.0]], [3.0])
     replay.add(obs, action, step)
-    for buffer in (obs, action, step.next_obs, step.reward):
+    for buffer in (obs, action, on_host(step.next_obs), step.reward):
         buffer.fill(77)
     batch = whole(replay)
     batch.obs.fill_(88)  # nor does a drawn row lead back into the replay

@@ -373,7 +373,7 @@ def test_continuous_actions_are_squashed_once(make_spec: MakeSpec) -> None:
     obs = np.zeros((4, 1), np.float32)
     action = np.concatenate([agent.act(obs, frame=10**6) for _ in range(50)])
     assert -1 <= action.min() < -0.9 < 0.9 < action.max() <= 1
-    assert (agent.env_action(action) == action).all()
+    assert np.array_equal(agent.env_action(action), action)
     assert agent.act(obs, explore=False).flatten().tolist() == pytest.approx([math.tanh(0.4)] * 4)
 
 

@@ -178,7 +178,7 @@ def live(agent: Agent, steps: int, seed: int = 0) -> list[Any]:
         action = agent.act(obs)
         after = rng.normal(size=(4, 1)).astype(np.float32)
         ended = np.full(4, t % 3 == 2)
-        reward = action.astype(np.float32)
+        reward = np.asarray(action, np.float32)
         agent.observe(obs, action, Transition(after, after, reward, ended, ~ended & False))
         if agent.ready:
             updates.append(agent.update(frame=4 * t))

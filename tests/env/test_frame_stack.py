@@ -72,8 +72,8 @@ def test_the_last_obs_stays_valid_through_the_next_step(scripted):
         before = obs.copy()
         step = env.step(ACTION)
         np.testing.assert_array_equal(obs, before)
-        obs = step.obs
-        assert env.obs is obs
+        assert env.obs is step.obs
+        obs = env.obs
 
 
 def test_the_spec_asks_for_frames(env_spec):

@@ -10,11 +10,15 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.dlpack import from_dlpack
 
 from slm_lab.env import EnvError, make_env
 from slm_lab.env.playground import TASKS
+from slm_lab.env.playground_jax import PlaygroundVectorEnv, _shares_memory, as_jax
 from slm_lab.env.vector import VectorEnv
 from slm_lab.spec.env import EnvSpec
+from slm_lab.types import Rows, on_host
 
 pytest.importorskip("mujoco_playground")
 
@@ -30,7 +34,8 @@ def make(env_spec: MakeSpec) -> Callable[..., VectorEnv]:
     """Envs of one name and the same settings share a compiled program."""
 
     def build(name: str, seed: int = 0, **keys: object) -> VectorEnv:
-        keys = {"num_envs": 2, "max_t": DECISIONS, "backend": "playground", **keys}
+        small = {"num_envs": 2, "max_t": DECISIONS, "backend": "playground", "dlpack": False}
+        keys = {**small, **keys}
         return make_env(env_spec(f"playground/{name}", **keys), seed=seed)
 
     return build
@@ -38,10 +43,10 @@ def make(env_spec: MakeSpec) -> Callable[..., VectorEnv]:
 
 def play(env: VectorEnv, action: float = 0.3, decisions: int = DECISIONS):
     """(rows handed out to act on, the last transition)."""
-    starts = [env.reset().copy()]
+    starts = [on_host(env.reset()).copy()]
     for _ in range(decisions):
         step = env.step(np.full((env.num_envs, *env.spaces.action_sizes), action, np.float32))
-        starts.append(step.obs.copy())
+        starts.append(on_host(step.obs).copy())
     return starts, step
 
 
@@ -161,3 +166,152 @@ def test_our_table_agrees_with_playgrounds_registry():
         assert task.episode_length == config.episode_length, name
         if name != "PendulumSwingup":
             assert task.action_repeat == config.action_repeat, name
+
+
+# Shared memory
+
+
+@pytest.fixture
+def shared(make: Callable[..., VectorEnv]) -> Callable[..., PlaygroundVectorEnv]:
+    """CartpoleBalance with `dlpack`; where there is a card, on that."""
+
+    def build(seed: int = 0, **keys: object) -> PlaygroundVectorEnv:
+        env = make("CartpoleBalance", seed, dlpack=True, **keys)
+        assert isinstance(env, PlaygroundVectorEnv)
+        return env
+
+    return build
+
+
+def actions(steps: int) -> list[np.ndarray]:
+    """Some of them outside of the box."""
+    return list(np.random.default_rng(0).uniform(-1.5, 1.5, (steps, 2, 1)).astype(np.float32))
+
+
+def same(ours: Rows, theirs: Rows) -> bool:
+    return np.array_equal(on_host(ours), on_host(theirs))
+
+
+def test_an_observation_is_jaxs_own_memory(shared):
+    env = shared()
+    assert env.spaces.on_device
+    obs = env.reset()
+    assert obs.data_ptr() == env._running.obs.unsafe_buffer_pointer()
+    step = env.step(torch.zeros(2, 1))
+    assert step.obs is step.next_obs is env.obs
+    assert step.obs.data_ptr() == env._running.obs.unsafe_buffer_pointer()
+
+
+def test_an_action_is_torchs_own_memory():
+    action = torch.tensor([[0.5], [-0.5]])
+    assert as_jax(action).unsafe_buffer_pointer() == action.data_ptr()
+    assert from_dlpack(as_jax(action)).data_ptr() == action.data_ptr()
+
+
+def test_the_step_gets_a_shared_action_that_the_caller_may_write_over(shared):
+    env, seen = shared(), []
+    env.reset()
+    program = env._program
+
+    def step(running, action, *rest):
+        seen.append(action)
+        return program.step(running, action, *rest)
+
+    env._program = program._replace(step=step)
+    action = torch.tensor([[3.0], [-0.5]])
+    env.step(action)
+    action.zero_()
+    assert not isinstance(seen[0], np.ndarray)
+    assert from_dlpack(seen[0]).tolist() == [[1.0], [-0.5]]
+
+
+def test_tensors_and_arrays_show_the_same_episodes(shared, make):
+    tensors, arrays = shared(), make("CartpoleBalance")
+    assert not arrays.spaces.on_device
+    assert same(tensors.reset(), arrays.reset())
+    for action in actions(2 * DECISIONS + 1):
+        ours, theirs = tensors.step(torch.from_numpy(action)), arrays.step(action)
+        assert isinstance(theirs.obs, np.ndarray)
+        for name in ("obs", "next_obs", "reward", "terminated", "truncated"):
+            assert same(getattr(ours, name), getattr(theirs, name)), name
+        assert (ours.obs is ours.next_obs) == (not ours.truncated.any())
+    assert list(tensors.episodes.returns) == list(arrays.episodes.returns)
+
+
+def test_arrays_are_taken_as_actions_too(shared):
+    env, other = shared(), shared()
+    env.reset()
+    other.reset()
+    action = env.sample_action()
+    assert isinstance(action, np.ndarray)
+    assert torch.equal(env.step(action).obs, other.step(torch.from_numpy(action)).obs)
+
+
+def test_a_tensor_that_is_kept_stays_what_it_was(shared):
+    """Memory goes back to JAX only when nobody holds it any more."""
+    env = shared()
+    kept = [env.reset()]
+    for action in actions(20):
+        step = env.step(torch.from_numpy(action))
+        kept += [step.obs, step.next_obs]
+        if len(kept) == 3:
+            copies = [rows.clone() for rows in kept]
+    assert all(torch.equal(*pair) for pair in zip(copies, kept, strict=False))
+    assert all(rows._version == 0 for rows in kept)
+
+
+@pytest.mark.parametrize("was_shared", [True, False])
+def test_saved_in_mid_episode_it_goes_on_in_shared_memory(shared, make, was_shared):
+    env, resumed = make("CartpoleBalance", dlpack=was_shared), shared(seed=5)
+    play(env, decisions=2)
+    saved = env.state_dict()
+    assert isinstance(saved["obs"], np.ndarray)
+    resumed.load_state_dict(saved)
+    assert same(env.obs, resumed.obs)
+    for action in actions(4):
+        expected, found = env.step(action), resumed.step(action)
+        assert same(expected.obs, found.obs)
+        assert same(expected.next_obs, found.next_obs)
+    assert list(env.episodes.returns) == list(resumed.episodes.returns)
+
+
+def test_sharing_takes_one_compiled_step(shared):
+    """What DLPack brings is bound to a device, what NumPy brings is not: a mix compiles anew."""
+    env, resumed = shared(num_envs=1), shared(num_envs=1)  # of a size not compiled so far
+    before = env._program.step._cache_size()
+    play(env, decisions=DECISIONS + 2)
+    resumed.load_state_dict(env.state_dict())
+    resumed.step(torch.zeros(1, 1))
+    assert env._program.step._cache_size() == before + 1
+
+
+def test_frames_are_stacked_on_the_host(make):
+    env = make("CartpoleBalance", dlpack=True, frame_stack=2, frame_op="concat")
+    assert not env.spaces.on_device
+    starts, step = play(env)
+    assert isinstance(step.obs, np.ndarray)
+    assert np.array_equal(step.next_obs[:, :5], starts[-2][:, 5:])
+
+
+@pytest.mark.parametrize(
+    ("asked", "platform", "torch_sees_it", "expected"),
+    [
+        (None, "cpu", False, False),
+        (None, "cpu", True, False),
+        (True, "cpu", False, True),
+        (None, "gpu", True, True),
+        (False, "gpu", True, False),
+        (None, "gpu", False, False),
+    ],
+)
+def test_sharing_is_the_default_where_it_saves_copies(
+    monkeypatch, asked, platform, torch_sees_it, expected
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: torch_sees_it)
+    assert _shares_memory(asked, platform) is expected
+
+
+def test_sharing_with_a_torch_that_sees_no_card_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(EnvError, match=r"env.dlpack: found true"):
+        _shares_memory(True, "gpu")

@@ -205,7 +205,7 @@ def test_the_file_drives_a_plain_env_as_the_agent_does(pendulum, train_folder):
     agent, ours = load_agent(folder, seed=5)
     obs, plain = ours.reset(), gym.make("Pendulum-v1")
     plain.reset(seed=0)
-    seen = obs[0].copy()
+    seen = np.array(obs[0])
     plain.unwrapped.state = np.array([np.arctan2(seen[1], seen[0]), seen[2]])  # type: ignore[attr-defined]
     for _ in range(19):  # one short of an episode
         obs = ours.step(agent.env_action(agent.act(obs, explore=False))).obs

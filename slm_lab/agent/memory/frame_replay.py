@@ -21,7 +21,7 @@ from torch import Tensor
 from slm_lab.agent.memory.replay import Replay, RewardView
 from slm_lab.agent.memory.ring import Ring
 from slm_lab.agent.memory.sampler import Sampler
-from slm_lab.types import ReplayBatch, Transition
+from slm_lab.types import ReplayBatch, Transition, on_host
 
 
 class FrameReplay:
@@ -101,10 +101,11 @@ class FrameReplay:
 
         self._places = successors
         if transition.obs is not transition.next_obs:  # the two differ only at an ending
+            upcoming, final = on_host(transition.obs), on_host(transition.next_obs)
             ended = np.flatnonzero(transition.terminated | transition.truncated)
             for env in ended.tolist():
-                if not np.array_equal(transition.obs[env], transition.next_obs[env]):
-                    self._store_whole(env, transition.obs[env])
+                if not np.array_equal(upcoming[env], final[env]):
+                    self._store_whole(env, upcoming[env])
 
     def sample(
         self, batches: int, frame: int, learned_from: RewardView | None = None

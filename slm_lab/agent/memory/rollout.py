@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from slm_lab.agent.memory.ragged import Row, pack, unpack
-from slm_lab.types import Rollout, Transition
+from slm_lab.types import Rollout, Rows, Transition, on_host
 
 
 class RolloutMemory:
-    """T steps of B envs in preallocated [T, B] arrays; full after T `add`s, emptied by `take`."""
+    """T steps of B envs in preallocated [T, B] arrays; full after T `add`s, emptied by `take`.
+
+    With a `device` observations and actions are kept there, and copied from tensor to tensor as
+    they come; rewards and endings, which come from the host, follow once per rollout.
+    """
 
     def __init__(
         self,
@@ -24,40 +29,51 @@ class RolloutMemory:
         obs_dtype: str,
         action_shape: tuple[int, ...],
         action_dtype: torch.dtype,
+        device: torch.device | None = None,
     ) -> None:
         self.length = length
         self._num_envs = num_envs
         lead = (length, num_envs)
         # One obs row more: the successor of the last step, which becomes the next rollout's first.
-        self._obs = torch.zeros((length + 1, num_envs, *obs_shape), dtype=_torch_dtype(obs_dtype))
-        self._action = torch.zeros((*lead, *action_shape), dtype=action_dtype)
+        shape, dtype = (length + 1, num_envs, *obs_shape), _torch_dtype(obs_dtype)
+        self._obs = torch.zeros(shape, dtype=dtype, device=device)
+        self._action = torch.zeros((*lead, *action_shape), dtype=action_dtype, device=device)
         self._reward = torch.zeros(lead)
         self._terminated = torch.zeros(lead, dtype=torch.bool)
         self._truncated = torch.zeros(lead, dtype=torch.bool)
         # NumPy views of the same storage: assigning a row through them is several times cheaper.
-        self._rows = tuple(column.numpy() for column in self._columns().values())
+        self._host_rows = (self._obs.numpy(), self._action.numpy()) if device is None else None
+        outcomes = self._reward, self._terminated, self._truncated
+        self._outcome_rows = tuple(column.numpy() for column in outcomes)
         # One block per step on which something was truncated: flat positions, and successors.
         self._final_index: list[np.ndarray] = []
-        self._final_obs: list[np.ndarray] = []
+        self._final_obs: list[Tensor] = []
         self._size = 0
 
     @property
     def ready(self) -> bool:
         return self._size == self.length
 
-    def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
+    def add(self, obs: Rows, action: Rows, transition: Transition) -> None:
         t = self._size
-        obs_rows, action_rows, reward_rows, terminated_rows, truncated_rows = self._rows
-        obs_rows[t] = obs
-        action_rows[t] = action
+        self._size = t + 1
+        if self._host_rows is None:
+            self._obs[t].copy_(torch.as_tensor(obs))
+            self._action[t].copy_(torch.as_tensor(action))
+            if self._size == self.length:
+                self._obs[self.length].copy_(torch.as_tensor(transition.obs))
+        else:
+            obs_rows, action_rows = self._host_rows
+            obs_rows[t] = obs
+            action_rows[t] = action
+            if self._size == self.length:
+                obs_rows[self.length] = transition.obs
+        reward_rows, terminated_rows, truncated_rows = self._outcome_rows
         reward_rows[t] = transition.reward
         terminated_rows[t] = transition.terminated
         truncated_rows[t] = transition.truncated
         if transition.truncated.any():
             self._add_finals(t, transition.truncated, transition.next_obs)
-        self._size = t + 1
-        if self._size == self.length:
-            obs_rows[self.length] = transition.obs
 
     def take(self) -> Rollout:
         """The full rollout, in this memory's own tensors: learn from them before the next `add`."""
@@ -99,12 +115,14 @@ class RolloutMemory:
                 raise ValueError(f"{name}: found {tuple(rows[name].shape)} in a saved rollout")
             column[:size] = rows[name]
         self._final_index = [np.array(finals["index"], np.int64)]
-        self._final_obs = [finals["obs"].numpy()]
+        self._final_obs = [finals["obs"].to(self._obs.device)]
         self._size = size
 
-    def _add_finals(self, t: int, chosen: np.ndarray, successors: np.ndarray) -> None:
-        self._final_index.append(t * self._num_envs + np.flatnonzero(chosen))
-        self._final_obs.append(successors[chosen])  # a copy, as every choice by mask is
+    def _add_finals(self, t: int, chosen: np.ndarray, successors: Rows) -> None:
+        index = np.flatnonzero(chosen)
+        self._final_index.append(t * self._num_envs + index)
+        rows = successors[index]  # a copy, as every choice by index is
+        self._final_obs.append(torch.as_tensor(rows, device=self._obs.device))
 
     def _all_final_indices(self) -> np.ndarray:
         return np.concatenate([np.zeros(0, np.int64), *self._final_index])
@@ -112,7 +130,7 @@ class RolloutMemory:
     def _all_final_obs(self) -> torch.Tensor:
         if not self._final_obs:
             return self._obs.new_zeros((0, *self._obs.shape[2:]))
-        return torch.from_numpy(np.concatenate(self._final_obs)).to(self._obs.dtype)
+        return torch.cat(self._final_obs).to(self._obs.dtype)
 
     def _columns(self) -> dict[str, torch.Tensor]:
         return {
@@ -216,7 +234,7 @@ class _Step:
     def of(cls, obs: np.ndarray, action: np.ndarray, transition: Transition, env: int) -> _Step:
         terminated, truncated = bool(transition.terminated[env]), bool(transition.truncated[env])
         ended = terminated or truncated
-        next_obs = transition.next_obs[env].copy() if ended else obs
+        next_obs = on_host(transition.next_obs)[env].copy() if ended else obs
         return cls(obs, action, float(transition.reward[env]), terminated, truncated, next_obs)
 
     def row(self) -> Row:
