@@ -89,12 +89,12 @@ def measure(name: str, frames: int, root: str | None) -> float:
         session.close()
         clock = session._loop.clock
     # The last save comes after the clock stopped.
-    seconds = clock.seconds + session.last_save_seconds
-    share = session.save_seconds / seconds
+    seconds = clock.seconds + session.saving.last_seconds
+    share = session.saving.seconds / seconds
     verdict = "within" if share <= BARS[name] else "OVER"
     print(
-        f"{name}: {session.saves} saves of {session.save_bytes / 1e6:.1f} MB in "
-        f"{session.save_seconds:.2f} s of {seconds:.1f} s = {share:.2%}, {verdict} the bar of "
+        f"{name}: {session.saving.saves} saves of {session.saving.bytes / 1e6:.1f} MB in "
+        f"{session.saving.seconds:.2f} s of {seconds:.1f} s = {share:.2%}, {verdict} the bar of "
         f"{BARS[name]:.0%} ({clock.frame:,} frames, {os.cpu_count()} cores)"
     )
     return share

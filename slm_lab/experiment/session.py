@@ -24,6 +24,7 @@ from slm_lab.experiment.checkpoint import (
     tree_bytes,
 )
 from slm_lab.experiment.console import Progress, format_checkpoint, format_profile
+from slm_lab.experiment.curve_row import curve_row, frames_per_second
 from slm_lab.experiment.distributed import SharedAlgorithm
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.loop import Loop, evaluate
@@ -38,6 +39,7 @@ from slm_lab.experiment.profiler import OperatorProfiler
 from slm_lab.experiment.provenance import versions
 from slm_lab.experiment.recorder import Recorder
 from slm_lab.experiment.resume import spec_sha256
+from slm_lab.experiment.save_pace import SavePace
 from slm_lab.experiment.seeding import session_seeds
 from slm_lab.experiment.viewer import Viewer
 from slm_lab.experiment.wandb_sink import WandbSink
@@ -47,29 +49,8 @@ from slm_lab.types import on_host
 
 REPORT_EVERY_SECONDS = 0.25
 
-# Without `meta.checkpoint_frequency` a session saves itself this often, and more seldom where
-# saving takes longer: it may cost a hundredth of the time.
-SAVE_EVERY_SECONDS = 20.0
-SAVE_SHARE = 0.01
 # Beyond what a fresh session holds: running episodes, rows of the curve.
 GROWTH_BYTES = 2**30
-
-# Columns of the curve that belong to an algorithm, after those that every algorithm has.
-CURVE_COLUMNS: dict[str, tuple[str, ...]] = {
-    "Reinforce": ("entropy_coef", "entropy"),
-    "ActorCritic": ("entropy_coef",),
-    "PPO": ("clip_eps", "entropy"),
-    "Random": (),
-    "SIL": ("entropy_coef",),
-    "PPOSIL": ("clip_eps", "entropy"),
-    "SARSA": ("explore_var",),
-    "VanillaDQN": ("explore_var",),
-    "DQNBase": ("explore_var",),
-    "DQN": ("explore_var",),
-    "DoubleDQN": ("explore_var",),
-    "SoftActorCritic": ("alpha",),
-    "CrossQ": ("alpha",),
-}
 
 
 class Session:
@@ -117,8 +98,7 @@ class Session:
         self._unmoved = dict(self._best["models"]) if options.mode == "dev" else {}
         self._next_eval = spec.meta.eval_frequency
         self._reported_at = time.monotonic()
-        self._save_at, self._save_at_frame = self._next_save()
-        self.saves, self.save_seconds, self.last_save_seconds, self.save_bytes = 0, 0.0, 0.0, 0
+        self.saving = SavePace(spec.meta.checkpoint_frequency)
         self._seconds_before = 0.0
         self._has_broken_off = self._has_diverged = False
         logger.info(self._start_line())
@@ -183,7 +163,8 @@ class Session:
             self._save_models()
         else:
             self._save()
-        logger.info(self._saving_line())
+        since_start = self._loop.clock.seconds - self._seconds_before
+        logger.info(f"Session {self._session} {self.saving.describe(since_start)}")
         self._recorder.close()
         if self._viewer:
             self._viewer.close()
@@ -226,30 +207,22 @@ class Session:
         return is_best
 
     def _row(self) -> dict[str, float]:
-        clock, env = self._loop.clock, self._env
-        values = self._loop.metrics.values if self._loop.metrics else {}
-        is_single = env.num_envs == 1
-        row = {
-            "total_reward": env.episodes.total_reward(),
-            "loss": values.get("loss", math.nan),
-            "fps": clock.frame / max(clock.seconds, 1e-9),
-            "frame": clock.frame,
-            "wall_t": int(clock.seconds),
-            "t": env.episodes.running_length() if is_single else clock.frame // env.num_envs,
-            "epi": env.episodes.count if is_single else math.nan,
-            "opt_step": clock.opt_step,
-            "lr": values.get("lr", math.nan),
-        }
-        columns = CURVE_COLUMNS[self._spec.agent.algorithm.name]
-        if self._options.mode == "dev":
-            columns = ("grad_norm", *columns)
-        return row | {column: values.get(column, math.nan) for column in columns}
+        return curve_row(
+            self._loop.clock,
+            self._env.episodes,
+            self._env.num_envs,
+            self._latest_metrics(),
+            self._spec.agent.algorithm.name,
+            has_grad_norm=self._options.mode == "dev",
+        )
 
     def _details(self) -> dict[str, float]:
         """Further metrics of the latest update, for TensorBoard alone."""
         row = self._row()
-        values = self._loop.metrics.values if self._loop.metrics else {}
-        return {name: value for name, value in values.items() if name not in row}
+        return {name: x for name, x in self._latest_metrics().items() if name not in row}
+
+    def _latest_metrics(self) -> Mapping[str, float]:
+        return self._loop.metrics.values if self._loop.metrics else {}
 
     def _progress(self) -> Progress:
         clock, profile = self._loop.clock, self._loop.profile
@@ -257,7 +230,7 @@ class Session:
             session=self._session,
             frame=clock.frame,
             max_frame=self._spec.env.max_frame,
-            fps=clock.frame / max(clock.seconds, 1e-9),
+            fps=frames_per_second(clock),
             total_reward_ma=self._recorder.total_reward_ma,
             best=self._recorder.best,
             profile=format_profile(profile.env, profile.act, profile.learn, profile.other),
@@ -312,24 +285,15 @@ class Session:
                 self._store.folder, f"the state does not fit this spec ({error!r:.300})"
             ) from error
         _warn_of_other_versions(manifest)
-        self._save_at, self._save_at_frame = self._next_save()
+        self.saving.plan(self._loop.clock.frame)
         self._seconds_before = self._loop.clock.seconds
         logger.info(f"Session {self._session} goes on from frame {self._loop.clock.frame:,}")
 
     def _save_if_due(self, now: float) -> bool:
-        if self._save_at_frame is None:
-            if now < self._save_at:
-                return False
-        elif self._loop.clock.frame < self._save_at_frame:
+        if not self.saving.is_due(self._loop.clock.frame, now):
             return False
         self._save()
         return True
-
-    def _next_save(self, cost: float = 0.0) -> tuple[float, int | None]:
-        """(time, or frame if the spec gives a frequency) of the next save."""
-        every = self._spec.meta.checkpoint_frequency
-        at = time.perf_counter() + max(SAVE_EVERY_SECONDS, cost / SAVE_SHARE)
-        return at, None if every is None else (self._loop.clock.frame // every + 1) * every
 
     def _save(self) -> None:
         """Write checkpoints and models. What cannot be written is named; training goes on."""
@@ -337,13 +301,10 @@ class Session:
         self._check_parameters()
         checkpoints_written = self._save_checkpoints()
         self._best_is_saved = self._save_models() and checkpoints_written
-        spent = time.perf_counter() - began
-        self.saves += 1
-        self.save_seconds += spent
-        self.last_save_seconds = spent
-        self._save_at, self._save_at_frame = self._next_save(spent)
-        size = f"{self.save_bytes / 1e6:.1f} MB in {spent:.2f} s"
-        logger.debug(f"Session {self._session} saved at frame {self._loop.clock.frame:,}: {size}")
+        spent, frame = time.perf_counter() - began, self._loop.clock.frame
+        self.saving.saved(frame, spent)
+        size = f"{self.saving.bytes / 1e6:.1f} MB in {spent:.2f} s"
+        logger.debug(f"Session {self._session} saved at frame {frame:,}: {size}")
 
     def _save_checkpoints(self) -> bool:
         is_finished = self._loop.clock.frame >= self._spec.env.max_frame
@@ -363,7 +324,7 @@ class Session:
             where, kept = error.filename or self._store.folder, "the one before it is kept"
             logger.warning(f"{where}: checkpoint not written ({error.strerror or error}), {kept}")
             return False
-        self.save_bytes = manifest.size
+        self.saving.bytes = manifest.size
         return True
 
     def _save_models(self) -> bool:
@@ -395,7 +356,7 @@ class Session:
 
     def _report_divergence(self, error: DivergenceError) -> None:
         """Mark the curve, and leave a note of how it was when all was well."""
-        last = dict(self._loop.metrics.values) if self._loop.metrics else {}
+        last = dict(self._latest_metrics())
         cells = ", ".join(f"{name} = {value:.4g}" for name, value in last.items())
         logger.error(f"Session {self._session}: {error} Last finite metrics: {cells or 'none'}")
         self._record({"loss": math.inf})
@@ -406,15 +367,6 @@ class Session:
             path.write_text(json.dumps(note, indent=1, default=str) + "\n")
         except OSError as failure:
             logger.warning(f"{path}: not written ({failure.strerror})")
-
-    def _saving_line(self) -> str:
-        # Since this process began; the last save came after the clock had stopped.
-        seconds = self._loop.clock.seconds - self._seconds_before + self.last_save_seconds
-        share = self.save_seconds / max(seconds, 1e-9)
-        return (
-            f"Session {self._session} saved {self.saves} time(s) in {self.save_seconds:.2f} s, "
-            f"{share:.1%} of its time; a checkpoint takes {self.save_bytes / 1e6:.1f} MB"
-        )
 
     def _start_line(self) -> str:
         name = self._layout.session_name(self._trial, self._session)
