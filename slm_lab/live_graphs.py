@@ -4,7 +4,7 @@
         ...train...
 
 The process sees only the folder: when a table has grown it draws the graphs over, as at the end. It
-runs when nothing else wants the core, rests far longer than it draws, waits before its first
+gives way to whatever else wants the core, rests far longer than it draws, waits before its first
 graph so that a short run never meets it, and ends when its standard input does: with the block, or
 with the process that trains, however that ends. Whatever goes wrong in it stays in it.
 """
@@ -46,7 +46,9 @@ def live_graphs(
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C is not for it
+            # A Ctrl-C is not for it. But not a session of its own: Linux shares the cores between
+            # sessions first, and there a low priority is none.
+            process_group=0,
         )
     except OSError as error:  # no memory or no process left for it: the run is worth more
         logger.debug(f"no graphs while training: {error}")
@@ -96,10 +98,12 @@ def _state(layout: RunLayout, trial: int) -> str:
 
 
 def _give_way() -> None:
-    """To the sessions, which want every core."""
+    """To the sessions, which want every core: it gets a fiftieth of one that is wanted.
+
+    Not less: as an idle process it would draw its first graph after minutes on a machine that is
+    fully used, which is when somebody waits for it.
+    """
     os.nice(19)
-    with suppress(AttributeError, OSError):  # Linux
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _end_with_the_run() -> None:

@@ -18,7 +18,7 @@ from slm_lab.experiment.layout import RunLayout
 from slm_lab.live_graphs import MODULE, live_graphs
 
 HEADER = "total_reward,total_reward_ma,loss,fps,frame,wall_t,t,epi,opt_step,lr\n"
-PATIENCE_SECONDS = 120.0  # the process runs only when no other wants the core
+PATIENCE_SECONDS = 120.0  # the process gives way to all others
 
 
 @pytest.fixture
@@ -102,3 +102,13 @@ def test_a_run_goes_on_without_it_if_it_cannot_be_started(layout, monkeypatch):
     with live_graphs(layout, 0):
         reached = True
     assert reached
+
+
+@pytest.mark.skipif(not hasattr(os, "getsid"), reason="sessions are POSIX's")
+def test_it_shares_the_session_of_the_run_and_not_its_ctrl_c(layout):
+    """In a session of its own Linux would give it as much of the cores as the training gets."""
+    with live_graphs(layout, 0):
+        wait_until(lambda: len(processes(layout)) == 1)
+        (process,) = processes(layout)
+        assert os.getsid(process) == os.getsid(0)
+        assert os.getpgid(process) == process
