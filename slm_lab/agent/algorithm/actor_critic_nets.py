@@ -92,7 +92,7 @@ class ActorCriticNets:
             state, seen_by_policy(obs, self._privileged), training=training
         )
         if self.shared:
-            return self._split(outputs)
+            return self.judgement_of_heads(outputs)
         judged = seen_by_critic(obs, self._privileged)
         value = self.trainables[1](state, judged, training=training)[0]
         return self._family(outputs), value.squeeze(-1)
@@ -103,7 +103,7 @@ class ActorCriticNets:
 
     def policy_of_heads(self, outputs: Sequence[Tensor]) -> Distribution:
         """pi(.|s) from the outputs of the policy net, or of the shared one."""
-        return self._split(outputs)[0] if self.shared else self._family(outputs)
+        return self.judgement_of_heads(outputs)[0] if self.shared else self._family(outputs)
 
     def value(self, state: State, obs: Tensor) -> Tensor:
         if self.shared:
@@ -115,8 +115,8 @@ class ActorCriticNets:
         self._value_head.weight.mul_(scale)
         self._value_head.bias.mul_(scale).add_(shift)
 
-    def _split(self, outputs: Sequence[Tensor]) -> tuple[Distribution, Tensor]:
-        """Heads of a shared net: policy heads, then value, then a free log-std if there is one."""
+    def judgement_of_heads(self, outputs: Sequence[Tensor]) -> tuple[Distribution, Tensor]:
+        """pi and V from a shared net: policy heads, value, a free log-std if there is one."""
         n = self._num_policy_heads
         return self._family((*outputs[:n], *outputs[n + 1 :])), outputs[n].squeeze(-1)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slm_lab.agent.algorithm.acting import PolicyActor
+from slm_lab.agent.algorithm.acting import PolicyActor, Recall
 from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets
 from slm_lab.agent.algorithm.critic import Critic
 from slm_lab.agent.algorithm.distribution import make_family
@@ -92,7 +92,14 @@ class PPO:
         self._rates = LearningRates(self.nets.specs, spec.time_horizon * setup.num_envs)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
         policy_net = self.nets.trainables[0]
-        self.act = PolicyActor(self._family, policy_net, self.nets.policy_of_heads, state, setup)
+        spaces = setup.spaces
+        self._recall = None
+        if self.nets.shared and spaces.is_image and spaces.action_type == "discrete":
+            judgement = self.nets.judgement_of_heads
+            self._recall = Recall(judgement, spec.time_horizon, setup.num_envs, setup.device)
+        self.act = PolicyActor(
+            self._family, policy_net, self.nets.policy_of_heads, state, setup, self._recall
+        )
 
     def to_env(self, action: Tensor) -> Tensor:
         return self._family.to_env(action)
@@ -185,6 +192,10 @@ class PPO:
         if not self.nets.shared:
             log_prob = self.nets.policy(state, obs).log_prob(action)
             return obs, action, log_prob, *self._advantages(rollout)
+        if self._recall is not None and (recalled := self._recall.take(rollout.action)):
+            log_prob, value = (column.flatten() for column in recalled)
+            predicted = torch.cat([value, self.nets.value(state, rollout.obs[-1])])
+            return obs, action, log_prob, *self._advantages(rollout, predicted)
         # One pass of a shared net gives the values too. Its last row was not acted on: any action
         # will do there.
         seen, acted = rollout.obs.flatten(0, 1), torch.cat([action, rollout.action[-1]])
