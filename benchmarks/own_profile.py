@@ -27,7 +27,12 @@ def main() -> None:
     loop = Loop(agent, env, spec.env.max_frame)
 
     def advance(until: int) -> tuple[int, dict[str, float]]:
-        loop.run(lambda: None, 10**12, lambda: False, until=until)
+        """To the first update after that frame, so that what is measured is whole rounds."""
+        updates = -1
+        while loop.clock.frame < until or loop.clock.updates == updates:
+            updates = loop.clock.updates
+            next_step = loop.clock.frame + env.num_envs
+            loop.run(lambda: None, 10**12, lambda: False, until=max(until, next_step))
         return loop.clock.frame, asdict(loop.profile)
 
     warm_frame, warm = advance(int(0.3 * spec.env.max_frame))
