@@ -26,13 +26,15 @@ def main() -> None:
     agent = make_agent(spec, env.spaces, seed=0)
     loop = Loop(agent, env, spec.env.max_frame)
 
+    def run(until: int) -> None:
+        loop.run(lambda: None, 10**12, lambda: False, until=until)
+
     def advance(until: int) -> tuple[int, dict[str, float]]:
         """To the first update after that frame, so that what is measured is whole rounds."""
-        updates = -1
-        while loop.clock.frame < until or loop.clock.updates == updates:
-            updates = loop.clock.updates
-            next_step = loop.clock.frame + env.num_envs
-            loop.run(lambda: None, 10**12, lambda: False, until=max(until, next_step))
+        run(until)
+        updates = loop.clock.updates
+        while loop.clock.updates == updates:
+            run(loop.clock.frame + env.num_envs)
         return loop.clock.frame, asdict(loop.profile)
 
     warm_frame, warm = advance(int(0.3 * spec.env.max_frame))
