@@ -1,4 +1,4 @@
-"""The smallest PPO that still trains, for tests of everything around the training."""
+"""The smallest PPO that still trains, and the smallest net for images."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ TINY_AGENT: dict[str, Any] = {
         "hid_layers_activation": "tanh",
         "optim_spec": {"name": "Adam", "lr": 0.01},
     },
+}
+TINY_CONV_NET: dict[str, Any] = {
+    "type": "ConvNet",
+    "conv_hid_layers": [[8, 8, 4, 0, 1]],
+    "fc_hid_layers": [16],
+    "hid_layers_activation": "relu",
+    "optim_spec": {"name": "Adam", "lr": 0.001},
+    "shared": True,
 }
 TINY: dict[str, Any] = {
     "agent": TINY_AGENT,

@@ -21,19 +21,13 @@ from slm_lab.agent.learner import Learner
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.spec import Spec
+from tests.tiny import TINY_CONV_NET
 
 META = torch.device("meta")
 CONTINUOUS = {"env.name": "Pendulum-v1"}
 IMAGES: dict[str, Any] = {
     "env.name": "ALE/Pong-v5",
-    "agent.net": {
-        "type": "ConvNet",
-        "conv_hid_layers": [[8, 8, 4, 0, 1]],
-        "fc_hid_layers": [16],
-        "hid_layers_activation": "relu",
-        "optim_spec": {"name": "Adam", "lr": 0.001},
-        "shared": True,
-    },
+    "agent.net": TINY_CONV_NET,
 }
 AGENTS: list[tuple[str, dict[str, Any]]] = [
     ("Reinforce", {}),

@@ -15,20 +15,14 @@ from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.types import Rollout
+from tests.tiny import TINY_CONV_NET
 
 STEPS = 4
 PONG: dict[str, Any] = {
     "env.name": "ALE/Pong-v5",
     "env.num_envs": 2,
     "agent.algorithm.time_horizon": STEPS,
-    "agent.net": {
-        "type": "ConvNet",
-        "conv_hid_layers": [[8, 8, 4, 0, 1]],
-        "fc_hid_layers": [16],
-        "hid_layers_activation": "relu",
-        "optim_spec": {"name": "Adam", "lr": 0.001},
-        "shared": True,
-    },
+    "agent.net": TINY_CONV_NET,
 }
 
 
