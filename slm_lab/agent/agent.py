@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from slm_lab.agent.experience import Experience, Lens, ResidentExperience
 from slm_lab.agent.learner import Learner
+from slm_lab.agent.parallel_learners import ParallelLearners
 from slm_lab.agent.recurrence import Carry, Recurrence
 from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
 
@@ -22,7 +23,7 @@ class Algorithm(Protocol):
     @property
     def modules(self) -> Mapping[str, nn.Module]: ...
     @property
-    def learner(self) -> Learner: ...
+    def learner(self) -> Learner | ParallelLearners: ...
     @property
     def act(self) -> Callable[..., Tensor]: ...  # (obs, *, frame, explore) -> actions as sampled
     def to_env(self, action: Tensor) -> Tensor: ...

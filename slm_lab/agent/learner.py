@@ -12,7 +12,7 @@ schedule changes a value and never the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +48,10 @@ class Trainable:
         for (_, parameter), view in zip(named, self._views(self._flat), strict=True):
             parameter.data = view
             parameter.requires_grad_(False)
+
+    @property
+    def size(self) -> int:
+        return self._flat.numel()
 
     def initial_state(self) -> State:
         """The flat vector under the net's name; slots, buffers and lr under `name.*`."""
@@ -154,6 +158,10 @@ class Learner:
         sums = self._sums if self._sums is not None else self._metric_sums(batch)
         self._step(sums, *self.state.values(), *batch)
         self._count += 1
+
+    def steps(self, batches: Iterable[tuple[Tensor, ...]]) -> None:
+        for batch in batches:
+            self.step(*batch)
 
     def set_coefficients(self, **values: float) -> None:
         for name, value in values.items():

@@ -105,6 +105,7 @@ def make_agent(
         device=resolve_device(spec.agent.net.gpu, device_index),
         compile=spec.meta.compile_mode if compiles else None,
         compile_act=spec.meta.compile_mode if compiles_act else None,
+        threads=spec.meta.threads or 1,
     )
     with _sizes_that_fit(spec):
         algorithm = _make_algorithm(spec, setup)

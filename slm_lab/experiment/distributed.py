@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from slm_lab.agent.agent import Algorithm
 from slm_lab.agent.learner import Learner, State
+from slm_lab.agent.parallel_learners import ParallelLearners
 from slm_lab.experiment.workers import SharedNets
 from slm_lab.types import Metrics
 
@@ -120,7 +121,7 @@ class SharedAlgorithm:
         return self._algorithm.modules
 
     @property
-    def learner(self) -> Learner:
+    def learner(self) -> Learner | ParallelLearners:
         return self._algorithm.learner
 
     @property

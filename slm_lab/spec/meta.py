@@ -87,5 +87,6 @@ class MetaSpec(Block):
         description="How to compile, as torch.compile names it; reduce-overhead is CUDA graphs.",
     )
     threads: SmallCount | None = Field(
-        default=None, description="Torch threads of each session; null is automatic."
+        default=None,
+        description="Torch threads of each session; null is 1. With 2 PPO trains two nets at once.",
     )

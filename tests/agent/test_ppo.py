@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.agent import Agent
-from slm_lab.agent.algorithm.ppo import PPO, clipped_value_loss, ppo_policy_loss, symlog
+from slm_lab.agent.algorithm.ppo import PPO, Rows, clipped_value_loss, ppo_policy_loss, symlog
 from slm_lab.agent.learner import State
 from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
@@ -50,16 +51,15 @@ def four_rows(ppo: PPO, **coefficients: float) -> tuple[float, dict[str, float]]
     ppo.learner.set_coefficients(clip_eps=0.2, **coefficients)
     half = math.log(0.5)
     ratios = torch.tensor([1.5, 1.5, 0.5, 1.0])
-    loss, metrics = ppo.loss(
-        ppo.learner.state,
+    rows = Rows(
         obs=torch.zeros(4, 1),
         action=torch.tensor([0, 1, 0, 1]),
         old_log_prob=half - ratios.log(),
         advantage=torch.tensor([2.0, -2.0, 1.0, 1.0]),
         target=torch.tensor([1.0, 2.0, 3.0, 1.0]),
         old_value=torch.tensor([1.0, 1.0, 0.0, 1.0]),
-        index=torch.arange(4),
     )
+    loss, metrics = ppo.loss(ppo.learner.state, *rows, torch.arange(4))
     return loss.item(), {key: value.item() for key, value in metrics.items()}
 
 
@@ -227,14 +227,14 @@ def test_every_minibatch_has_the_same_size(make_spec: MakeSpec, make_rollout: Ma
     # minibatch of one, whose advantage cannot be standardised and whose step weighs as much.
     values = {"agent.algorithm.time_horizon": 25, "agent.algorithm.minibatch_size": 30}
     _, ppo = make_ppo(make_spec("PPO", values))
-    sizes = []
-    step = ppo.learner.step
+    sizes: list[int] = []
+    steps = ppo.learner.steps
 
-    def spy(*rows: Tensor) -> None:
-        sizes.append(len(rows[-1]))
-        step(*rows)
+    def spy(batches: Any) -> None:
+        sizes.extend(len(index) for *_, index in batches)
+        steps(batches)
 
-    ppo.learner.step = spy  # type: ignore[method-assign]
+    ppo.learner.steps = spy  # type: ignore[method-assign]
     metrics = ppo.update(short_rollout(make_rollout, steps=25), frame=100)
     assert sizes == [33] * 3 * 4
     assert metrics.opt_steps == 2 * len(sizes)

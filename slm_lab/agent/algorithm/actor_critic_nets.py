@@ -81,6 +81,12 @@ class ActorCriticNets:
     def modules(self) -> dict[str, nn.Module]:
         return {trainable.name: trainable.net for trainable in self.trainables}
 
+    @property
+    def are_alike(self) -> bool:
+        """Whether there are two nets, and neither is more than twice the size of the other."""
+        sizes = sorted(trainable.size for trainable in self.trainables)
+        return len(sizes) == 2 and 2 * sizes[0] >= sizes[1]
+
     def initial_state(self) -> State:
         return {k: v for trainable in self.trainables for k, v in trainable.initial_state().items()}
 
@@ -97,18 +103,19 @@ class ActorCriticNets:
         value = self.trainables[1](state, judged, training=training)[0]
         return self._family(outputs), value.squeeze(-1)
 
-    def policy(self, state: State, obs: Tensor) -> Distribution:
+    def policy(self, state: State, obs: Tensor, *, training: bool = False) -> Distribution:
         seen = seen_by_policy(obs, self._privileged)
-        return self.policy_of_heads(self.trainables[0](state, seen))
+        return self.policy_of_heads(self.trainables[0](state, seen, training=training))
 
     def policy_of_heads(self, outputs: Sequence[Tensor]) -> Distribution:
         """pi(.|s) from the outputs of the policy net, or of the shared one."""
         return self.judgement_of_heads(outputs)[0] if self.shared else self._family(outputs)
 
-    def value(self, state: State, obs: Tensor) -> Tensor:
+    def value(self, state: State, obs: Tensor, *, training: bool = False) -> Tensor:
         if self.shared:
-            return self(state, obs)[1]
-        return self.trainables[1](state, seen_by_critic(obs, self._privileged))[0].squeeze(-1)
+            return self(state, obs, training=training)[1]
+        seen = seen_by_critic(obs, self._privileged)
+        return self.trainables[1](state, seen, training=training)[0].squeeze(-1)
 
     def rescale_value_head(self, scale: Tensor, shift: Tensor) -> None:
         """Replace V by scale * V + shift, exactly: what PopArt does when its statistics move."""

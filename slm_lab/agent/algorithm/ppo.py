@@ -7,7 +7,7 @@ the head is trained on normalised targets (critic.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,14 +15,15 @@ from torch import Tensor
 from slm_lab.agent.algorithm.acting import PolicyActor, Recall
 from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets
 from slm_lab.agent.algorithm.critic import Critic
-from slm_lab.agent.algorithm.distribution import make_family
+from slm_lab.agent.algorithm.distribution import Distribution, make_family
 from slm_lab.agent.algorithm.loss import make_loss
 from slm_lab.agent.algorithm.returns import gae, standardize
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.algorithm.sequence import from_rows, shuffled_minibatches
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.divergence import check_finite
-from slm_lab.agent.learner import Learner, State, descent
+from slm_lab.agent.learner import Learner, State, Update, descent
+from slm_lab.agent.parallel_learners import ParallelLearners
 from slm_lab.agent.seeds import initialising
 from slm_lab.types import Metrics, Rollout
 
@@ -61,6 +62,20 @@ def symlog(x: Tensor) -> Tensor:
 CACHED_IMAGES = 64
 
 
+class Rows(NamedTuple):
+    """A rollout, or a minibatch of it, as flat rows [N]."""
+
+    obs: Tensor
+    action: Tensor
+    old_log_prob: Tensor
+    advantage: Tensor
+    target: Tensor
+    old_value: Tensor
+
+    def at(self, index: Tensor) -> Rows:
+        return Rows(*(column[index] for column in self))
+
+
 class PPO:
     """Owns nets, optimisers, schedules. One update = one rollout, several epochs of minibatches."""
 
@@ -87,8 +102,7 @@ class PPO:
                 2, device=setup.device
             ),  # running 5th and 95th percentile
         }
-        self._descent = descent(self.nets.trainables, self.loss)
-        self.learner = Learner(state, self._step, compile=setup.compile)
+        self.learner = self._make_learner(state, setup)
         self._rates = LearningRates(self.nets.specs, spec.time_horizon * setup.num_envs)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
         policy_net = self.nets.trainables[0]
@@ -116,17 +130,17 @@ class PPO:
         steps = 0
         for epoch in range(spec.training_epoch):
             if epoch and spec.recompute_advantages:
-                rows = (*rows[:3], *self._advantages(rollout))
-            for index in shuffled_minibatches(
+                rows = Rows(*rows[:3], *self._advantages(rollout))
+            minibatches = shuffled_minibatches(
                 length,
                 envs,
                 self._minibatch_size,
                 self.nets.seq_len,
                 self._generator,
                 rollout.reward.device,
-            ):
-                self.learner.step(*rows, index)
-                steps += 1
+            )
+            self.learner.steps([(*rows, index) for index in minibatches])
+            steps += len(minibatches)
         lr = self._rates.mean()
         self._rates.advance()
         metrics = check_finite(self.learner.mean_metrics(), frame)
@@ -137,35 +151,27 @@ class PPO:
         }
         return Metrics(values, opt_steps=steps * len(self.nets.trainables))
 
-    def loss(
-        self,
-        state: State,
-        obs: Tensor,
-        action: Tensor,
-        old_log_prob: Tensor,
-        advantage: Tensor,
-        target: Tensor,
-        old_value: Tensor,
-        index: Tensor,
+    def loss(self, state: State, *rows_and_index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Policy, value and entropy terms on the rows that the index selects."""
+        rows = self._minibatch(rows_and_index)
+        policy, value = self.nets(state, from_rows(rows.obs, self.nets.seq_len), training=True)
+        policy_loss, of_policy = self._policy_terms(policy, rows, state)
+        value_loss, of_value = self._value_term(value, rows, state)
+        return policy_loss + value_loss, of_policy | of_value
+
+    def policy_loss(
+        self, state: State, *rows_and_index: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Policy, value and entropy terms on the rows that `index` selects."""
-        policy, value = self.nets(state, from_rows(obs[index], self.nets.seq_len), training=True)
-        entropy = policy.entropy().mean()
-        policy_loss, metrics = ppo_policy_loss(
-            policy.log_prob(action[index]),
-            old_log_prob[index],
-            self._normalized(advantage[index], state["advantage_range"]),
-            state["clip_eps"],
-        )
-        value_loss = self._spec.val_loss_coef * self._value_term(
-            value, old_value[index], target[index], state
-        )
-        loss = policy_loss + value_loss - state["entropy_coef"] * entropy
-        return loss, metrics | {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss,
-            "entropy": entropy,
-        }
+        """What of the loss moves a policy net of its own."""
+        rows = self._minibatch(rows_and_index)
+        obs = from_rows(rows.obs, self.nets.seq_len)
+        return self._policy_terms(self.nets.policy(state, obs, training=True), rows, state)
+
+    def value_loss(self, state: State, *rows_and_index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """What of the loss moves a critic of its own."""
+        rows = self._minibatch(rows_and_index)
+        obs = from_rows(rows.obs, self.nets.seq_len)
+        return self._value_term(self.nets.value(state, obs, training=True), rows, state)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -184,18 +190,17 @@ class PPO:
         self._generator.set_state(state["generator"])
 
     @torch.no_grad()
-    def _rows(self, rollout: Rollout) -> tuple[Tensor, ...]:
-        """The rollout as flat rows [N]: obs, action, old log-prob, advantage, target, old value."""
+    def _rows(self, rollout: Rollout) -> Rows:
         obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
         state = self.learner.state
         # The policy has not moved since it acted: its log-probs can be computed all at once.
         if not self.nets.shared:
             log_prob = self.nets.policy(state, obs).log_prob(action)
-            return obs, action, log_prob, *self._advantages(rollout)
+            return Rows(obs, action, log_prob, *self._advantages(rollout))
         if self._recall is not None and (recalled := self._recall.take(rollout.action)):
             log_prob, value = (column.flatten() for column in recalled)
             predicted = torch.cat([value, self.nets.value(state, rollout.obs[-1])])
-            return obs, action, log_prob, *self._advantages(rollout, predicted)
+            return Rows(obs, action, log_prob, *self._advantages(rollout, predicted))
         # One pass of a shared net gives the values too. Its last row was not acted on: any action
         # will do there.
         seen, acted = rollout.obs.flatten(0, 1), torch.cat([action, rollout.action[-1]])
@@ -208,7 +213,7 @@ class PPO:
             for policy, value in [self.nets(state, images)]
         ]
         log_prob, predicted = (torch.cat(column) for column in zip(*passes, strict=True))
-        return obs, action, log_prob[: len(action)], *self._advantages(rollout, predicted)
+        return Rows(obs, action, log_prob[: len(action)], *self._advantages(rollout, predicted))
 
     def _advantages(
         self, rollout: Rollout, predicted: Tensor | None = None
@@ -228,14 +233,61 @@ class PPO:
         target, value = self.critic.to_head_units(target, value)
         return advantage.flatten(), target.flatten(), value.flatten()
 
-    def _step(self, state: State, *rows: Tensor) -> tuple[State, dict[str, Tensor]]:
+    def _make_learner(self, state: State, setup: Setup) -> Learner | ParallelLearners:
+        """One for all, or one for each of two nets of like size when there is a thread for each."""
+        trainables = self.nets.trainables
+        if setup.threads == 1 or not self.nets.are_alike:
+            update = self._tracking_range(descent(trainables, self.loss))
+            return Learner(state, update, compile=setup.compile)
+        policy, critic = trainables
+        of_policy = self._tracking_range(descent([policy], self.policy_loss))
+        of_critic = descent([critic], self.value_loss)
+        learners = [Learner(state, u, compile=setup.compile) for u in (of_policy, of_critic)]
+        return ParallelLearners(learners, setup.threads)
+
+    def _tracking_range(self, descend: Update) -> Update:
+        """The update of a policy, after that of the percentiles its advantages are scaled by."""
         if self._spec.normalize_advantages != "percentile":
-            return self._descent(state, *rows)
-        advantage, index = rows[3], rows[-1]
-        percentiles = torch.quantile(advantage[index], advantage.new_tensor([0.05, 0.95]))
-        moved = {"advantage_range": state["advantage_range"].lerp(percentiles, 0.01)}
-        changes, metrics = self._descent(state | moved, *rows)
-        return changes | moved, metrics
+            return descend
+
+        def update(state: State, *rows_and_index: Tensor) -> tuple[State, dict[str, Tensor]]:
+            advantage = self._minibatch(rows_and_index).advantage
+            percentiles = torch.quantile(advantage, advantage.new_tensor([0.05, 0.95]))
+            moved = {"advantage_range": state["advantage_range"].lerp(percentiles, 0.01)}
+            changes, metrics = descend(state | moved, *rows_and_index)
+            return changes | moved, metrics
+
+        return update
+
+    def _minibatch(self, rows_and_index: tuple[Tensor, ...]) -> Rows:
+        *rows, index = rows_and_index
+        return Rows(*rows).at(index)
+
+    def _policy_terms(
+        self, policy: Distribution, rows: Rows, state: State
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        entropy = policy.entropy().mean()
+        policy_loss, metrics = ppo_policy_loss(
+            policy.log_prob(rows.action),
+            rows.old_log_prob,
+            self._normalized(rows.advantage, state["advantage_range"]),
+            state["clip_eps"],
+        )
+        loss = policy_loss - state["entropy_coef"] * entropy
+        return loss, metrics | {"policy_loss": policy_loss, "entropy": entropy}
+
+    def _value_term(
+        self, value: Tensor, rows: Rows, state: State
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        old_value, target = rows.old_value, rows.target
+        if self._spec.symlog:
+            value, old_value, target = symlog(value), symlog(old_value), symlog(target)
+        if self._spec.clip_vloss:
+            loss = clipped_value_loss(value, old_value, target, state["clip_eps"])
+        else:
+            loss = self._value_loss(value, target)
+        loss = self._spec.val_loss_coef * loss
+        return loss, {"value_loss": loss}
 
     def _normalized(self, advantage: Tensor, low_high: Tensor) -> Tensor:
         if self._spec.normalize_advantages == "standardize":
@@ -244,10 +296,3 @@ class PPO:
             # Only large spreads are scaled down: small, noisy advantages are not blown up.
             return advantage / (low_high[1] - low_high[0]).clamp_min(1.0)
         return advantage
-
-    def _value_term(self, value: Tensor, old_value: Tensor, target: Tensor, state: State) -> Tensor:
-        if self._spec.symlog:
-            value, old_value, target = symlog(value), symlog(old_value), symlog(target)
-        if self._spec.clip_vloss:
-            return clipped_value_loss(value, old_value, target, state["clip_eps"])
-        return self._value_loss(value, target)

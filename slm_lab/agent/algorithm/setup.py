@@ -19,3 +19,4 @@ class Setup:
     device: torch.device
     compile: CompileMode | None  # of the learning step; None runs it eagerly
     compile_act: CompileMode | None
+    threads: int = 1  # of this session

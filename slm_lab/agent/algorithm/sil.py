@@ -18,6 +18,7 @@ from slm_lab.agent.algorithm.ppo import PPO
 from slm_lab.agent.compiler import CompileMode
 from slm_lab.agent.divergence import check_finite
 from slm_lab.agent.learner import Learner, State, descent
+from slm_lab.agent.parallel_learners import ParallelLearners
 from slm_lab.types import ImitationBatch, Metrics, PastBatch
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class SelfImitation:
         return self._base.modules
 
     @property
-    def learner(self) -> Learner:
+    def learner(self) -> Learner | ParallelLearners:
         return self._base.learner
 
     @property
