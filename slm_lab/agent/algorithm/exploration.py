@@ -36,10 +36,13 @@ def boltzmann(q_value: Tensor, temperature: Tensor, noise: Tensor) -> Tensor:
 
 def _epsilon_greedy(q_value: np.ndarray, epsilon: float, noise: np.ndarray) -> np.ndarray:
     """`epsilon_greedy` in NumPy; the same choice from the same noise."""
-    count = q_value.shape[-1]
-    anything = np.minimum((noise[:, 1] * count).astype(np.int64), count - 1)
-    chosen: np.ndarray = np.where(noise[:, 0] < epsilon, anything, q_value.argmax(-1))
-    return chosen
+    best: np.ndarray = q_value.argmax(-1)
+    explores = noise[:, 0] < epsilon
+    if explores.any():  # seldom, once epsilon is small
+        count = q_value.shape[-1]
+        anything = np.minimum((noise[:, 1] * count).astype(np.int64), count - 1)
+        best[explores] = anything[explores]
+    return best
 
 
 class QActor:
