@@ -14,19 +14,28 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.workloads import WORKLOADS
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 PAGE = HERE.parent / "docs" / "PERFORMANCE.md"
-IMAGE = PAGE.parent / "images" / "scaling.png"
+IMAGES = PAGE.parent / "images"
 
 
 def main() -> None:
-    sections = {"side by side": side_by_side(), "parts": parts(), "start-up": start_up()}
-    scaling = RESULTS / "scaling.json"
-    if scaling.exists():
-        draw(json.loads(scaling.read_text()))
+    sections = {
+        "side by side": side_by_side(),
+        "parts": parts(),
+        "start-up": start_up(),
+        "playground": playground(),
+    }
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    if scaling := saved("scaling"):
+        draw_scaling(scaling)
+    if speeds := saved("playground_speed"):
+        draw_playground(speeds["points"])
     PAGE.write_text(filled(PAGE.read_text(), sections))
     print(f"Written: {PAGE.name}")
 
@@ -41,6 +50,11 @@ def filled(text: str, sections: dict[str, str]) -> str:
             )
         text = f"{text[: place.end(1)]}{content}\n{text[place.start(2) :]}"
     return text
+
+
+def saved(name: str) -> dict[str, Any]:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def reports() -> dict[str, dict[str, Any]]:
@@ -113,10 +127,9 @@ def _us(milliseconds: float | None) -> str:
 
 
 def start_up() -> str:
-    path = RESULTS / "start_up.json"
-    if not path.exists():
+    if not (measured := saved("start_up")):
         return "Not measured yet."
-    seconds = json.loads(path.read_text())["seconds"]
+    seconds = measured["seconds"]
     what = {
         "help": "`slm-lab --help`",
         "spec_error": "a spec error, reported",
@@ -128,12 +141,46 @@ def start_up() -> str:
     return "\n".join(["| command | seconds |", "|---|---|", *rows])
 
 
-def draw(scaling: dict[str, Any]) -> None:
-    import matplotlib
+def playground() -> str:
+    if not (measured := saved("playground_speed")):
+        return "Not measured yet."
+    rows = ["| env | back-end | envs | collector, frames/s | training, frames/s |"]
+    rows.append("|---|---|---|---|---|")
+    for p in measured["points"]:
+        train = f"{p['train']:,.0f}" if "train" in p else ""
+        rows.append(
+            f"| {p['env']} | {_backend(p)} | {p['num_envs']:,} | {p['collect']:,.0f} | {train} |"
+        )
+    return "\n".join(rows)
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
 
+def _backend(point: dict[str, Any]) -> str:
+    if point["backend"] == "playground":
+        return "JAX"
+    return f"envpool, {point['threads']} thread{'s' * (point['threads'] > 1)}"
+
+
+def draw_playground(points: list[dict[str, Any]]) -> None:
+    plt = _pyplot()
+    names = sorted({p["env"] for p in points})
+    figure, axes = plt.subplots(1, len(names), figsize=(4 * len(names), 3.2), layout="constrained")
+    for axis, name in zip(np.atleast_1d(axes), names, strict=True):
+        of_env = [p for p in points if p["env"] == name]
+        for backend in sorted({_backend(p) for p in of_env}):
+            for key, style in (("collect", "-"), ("train", "--")):
+                line = [p for p in of_env if _backend(p) == backend and key in p]
+                if line:
+                    x, y = [p["num_envs"] for p in line], [p[key] for p in line]
+                    axis.plot(x, y, style, marker="o", label=f"{key}, {backend}")
+        axis.set(title=name, xlabel="parallel envs", ylabel="frames/s", yscale="log")
+        axis.set_xscale("log", base=2)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")
+    figure.savefig(IMAGES / "playground_speed.png", dpi=90)
+
+
+def draw_scaling(scaling: dict[str, Any]) -> None:
+    plt = _pyplot()
     panels = {
         "envs": ("parallel envs", "frames/s, PPO CartPole", ("collect", "train")),
         "batch": ("batch size", "ms per SAC update, 256x256", ("ms",)),
@@ -153,8 +200,16 @@ def draw(scaling: dict[str, Any]) -> None:
             axis.set_yscale("log")
         if len(keys) > 1:
             axis.legend()
-    IMAGE.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(IMAGE, dpi=90)
+    figure.savefig(IMAGES / "scaling.png", dpi=90)
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
 
 
 if __name__ == "__main__":

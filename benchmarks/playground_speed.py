@@ -5,16 +5,21 @@
 
 The collector steps with random actions, without an agent. `--train` adds the shipped PPO spec of
 that name: act, step, observe and update, after the first update, in which everything is compiled.
-Nothing else should run on the machine.
+Nothing else should run on the machine. Points are added to results/playground_speed.json, of which
+performance_page.py makes its table and its curves.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
 import warnings
 from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
 
 from loguru import logger
 
@@ -27,6 +32,9 @@ from slm_lab.spec import Spec, SpecWarning, load_spec
 
 SPEC_FILE = "slm_lab/spec/benchmark_arc/ppo/ppo_playground.yaml"
 SECONDS = 3.0
+RESULTS = Path(__file__).parent / "results" / "playground_speed.json"
+
+Point = dict[str, Any]
 
 
 def spec_of(name: str, num_envs: int, backend: str, threads: int, spec_name: str) -> Spec:
@@ -68,20 +76,30 @@ def training_speed(spec: Spec, env: VectorEnv) -> float:
     return (loop.clock.frame - frame) / seconds
 
 
-def rows(options: argparse.Namespace) -> Iterator[str]:
-    for name in options.names:
-        for backend in options.backends:
-            for num_envs in options.num_envs:
-                spec = spec_of(
-                    name, num_envs, backend, options.threads, options.train or "ppo_playground"
-                )
-                set_threads(spec, RunOptions())
-                env = make_env(spec.env, seed=0)
-                cells = [name, backend, f"{num_envs:,}", f"{collector_speed(env):,.0f}"]
-                if options.train:
-                    cells.append(f"{training_speed(spec, env):,.0f}")
-                env.close()
-                yield f"| {' | '.join(cells)} |"
+def points(options: argparse.Namespace) -> Iterator[Point]:
+    for name, backend, num_envs in product(options.names, options.backends, options.num_envs):
+        spec_name = options.train or "ppo_playground"
+        spec = spec_of(name, num_envs, backend, options.threads, spec_name)
+        set_threads(spec, RunOptions())
+        env = make_env(spec.env, seed=0)
+        point: Point = {"env": name, "backend": backend, "num_envs": num_envs}
+        point["threads"] = options.threads if backend == "envpool" else None
+        point["collect"] = collector_speed(env)
+        if options.train:
+            point |= {"spec": options.train, "train": training_speed(spec, env)}
+        env.close()
+        yield point
+
+
+def keep(point: Point) -> None:
+    """In the place of an older point of the same setting."""
+    saved: dict[str, Any] = {"cores": os.cpu_count(), "points": []}
+    if RESULTS.exists():
+        saved = json.loads(RESULTS.read_text())
+    same = ("env", "backend", "num_envs", "threads")
+    others = [p for p in saved["points"] if any(p[key] != point[key] for key in same)]
+    saved["points"] = sorted([*others, point], key=lambda p: [str(p[key]).zfill(5) for key in same])
+    RESULTS.write_text(json.dumps(saved, indent=1) + "\n")
 
 
 def main() -> None:
@@ -94,11 +112,11 @@ def main() -> None:
     options = parser.parse_args()
     logger.disable("slm_lab")
     print(f"{os.cpu_count()} cores, envpool on {options.threads} thread(s)\n")
-    training = " training frames/s |" if options.train else ""
-    print(f"| env | back-end | envs | collector frames/s |{training}")
-    print("|---|---|---|---|" + "---|" * bool(options.train))
-    for line in rows(options):
-        print(line, flush=True)
+    for point in points(options):
+        keep(point)
+        trained = f", training {point['train']:,.0f}" if "train" in point else ""
+        what = f"{point['env']} on {point['backend']}, {point['num_envs']:,} envs"
+        print(f"{what}: collector {point['collect']:,.0f} frames/s{trained}", flush=True)
 
 
 if __name__ == "__main__":
