@@ -12,7 +12,13 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.agent import Agent
-from slm_lab.agent.algorithm.ppo import PPO, Rows, clipped_value_loss, ppo_policy_loss, symlog
+from slm_lab.agent.algorithm.ppo import (
+    PPO,
+    FlatRollout,
+    clipped_value_loss,
+    ppo_policy_loss,
+    symlog,
+)
 from slm_lab.agent.learner import State
 from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
@@ -51,7 +57,7 @@ def four_rows(ppo: PPO, **coefficients: float) -> tuple[float, dict[str, float]]
     ppo.learner.set_coefficients(clip_eps=0.2, **coefficients)
     half = math.log(0.5)
     ratios = torch.tensor([1.5, 1.5, 0.5, 1.0])
-    rows = Rows(
+    rows = FlatRollout(
         obs=torch.zeros(4, 1),
         action=torch.tensor([0, 1, 0, 1]),
         old_log_prob=half - ratios.log(),

@@ -62,8 +62,8 @@ def symlog(x: Tensor) -> Tensor:
 CACHED_IMAGES = 64
 
 
-class Rows(NamedTuple):
-    """A rollout, or a minibatch of it, as flat rows [N]."""
+class FlatRollout(NamedTuple):
+    """The rows [N] of a rollout, or of a minibatch of it."""
 
     obs: Tensor
     action: Tensor
@@ -72,8 +72,8 @@ class Rows(NamedTuple):
     target: Tensor
     old_value: Tensor
 
-    def at(self, index: Tensor) -> Rows:
-        return Rows(*(column[index] for column in self))
+    def at(self, index: Tensor) -> FlatRollout:
+        return FlatRollout(*(column[index] for column in self))
 
 
 class PPO:
@@ -130,7 +130,7 @@ class PPO:
         steps = 0
         for epoch in range(spec.training_epoch):
             if epoch and spec.recompute_advantages:
-                rows = Rows(*rows[:3], *self._advantages(rollout))
+                rows = FlatRollout(*rows[:3], *self._advantages(rollout))
             minibatches = shuffled_minibatches(
                 length,
                 envs,
@@ -190,17 +190,17 @@ class PPO:
         self._generator.set_state(state["generator"])
 
     @torch.no_grad()
-    def _rows(self, rollout: Rollout) -> Rows:
+    def _rows(self, rollout: Rollout) -> FlatRollout:
         obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
         state = self.learner.state
         # The policy has not moved since it acted: its log-probs can be computed all at once.
         if not self.nets.shared:
             log_prob = self.nets.policy(state, obs).log_prob(action)
-            return Rows(obs, action, log_prob, *self._advantages(rollout))
+            return FlatRollout(obs, action, log_prob, *self._advantages(rollout))
         if self._recall is not None and (recalled := self._recall.take(rollout.action)):
             log_prob, value = (column.flatten() for column in recalled)
             predicted = torch.cat([value, self.nets.value(state, rollout.obs[-1])])
-            return Rows(obs, action, log_prob, *self._advantages(rollout, predicted))
+            return FlatRollout(obs, action, log_prob, *self._advantages(rollout, predicted))
         # One pass of a shared net gives the values too. Its last row was not acted on: any action
         # will do there.
         seen, acted = rollout.obs.flatten(0, 1), torch.cat([action, rollout.action[-1]])
@@ -213,7 +213,9 @@ class PPO:
             for policy, value in [self.nets(state, images)]
         ]
         log_prob, predicted = (torch.cat(column) for column in zip(*passes, strict=True))
-        return Rows(obs, action, log_prob[: len(action)], *self._advantages(rollout, predicted))
+        return FlatRollout(
+            obs, action, log_prob[: len(action)], *self._advantages(rollout, predicted)
+        )
 
     def _advantages(
         self, rollout: Rollout, predicted: Tensor | None = None
@@ -236,7 +238,7 @@ class PPO:
     def _make_learner(self, state: State, setup: Setup) -> Learner | ParallelLearners:
         """One for all, or one for each of two nets of like size when there is a thread for each."""
         trainables = self.nets.trainables
-        if setup.threads == 1 or not self.nets.are_alike:
+        if setup.threads == 1 or setup.device.type != "cpu" or not self.nets.are_alike:
             update = self._tracking_range(descent(trainables, self.loss))
             return Learner(state, update, compile=setup.compile)
         policy, critic = trainables
@@ -259,12 +261,12 @@ class PPO:
 
         return update
 
-    def _minibatch(self, rows_and_index: tuple[Tensor, ...]) -> Rows:
+    def _minibatch(self, rows_and_index: tuple[Tensor, ...]) -> FlatRollout:
         *rows, index = rows_and_index
-        return Rows(*rows).at(index)
+        return FlatRollout(*rows).at(index)
 
     def _policy_terms(
-        self, policy: Distribution, rows: Rows, state: State
+        self, policy: Distribution, rows: FlatRollout, state: State
     ) -> tuple[Tensor, dict[str, Tensor]]:
         entropy = policy.entropy().mean()
         policy_loss, metrics = ppo_policy_loss(
@@ -277,7 +279,7 @@ class PPO:
         return loss, metrics | {"policy_loss": policy_loss, "entropy": entropy}
 
     def _value_term(
-        self, value: Tensor, rows: Rows, state: State
+        self, value: Tensor, rows: FlatRollout, state: State
     ) -> tuple[Tensor, dict[str, Tensor]]:
         old_value, target = rows.old_value, rows.target
         if self._spec.symlog:
