@@ -1,8 +1,8 @@
 """Learners of separate nets, a thread each.
 
 A minibatch of a few dozen rows is too small for two threads to share its products: on two cores a
-step takes as long as on one. But an actor and a critic that share nothing can each go through all
-minibatches on a core of their own, without waiting for one another in between.
+step takes nine tenths of its time on one. But an actor and a critic that share nothing can each go
+through all minibatches on a core of their own, without waiting for one another in between.
 """
 
 from __future__ import annotations
