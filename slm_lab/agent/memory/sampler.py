@@ -91,18 +91,22 @@ class PrioritizedSampler:
         count = batches * batch_size
         jitter = torch.rand(count, generator=self._generator, dtype=torch.float64).numpy()
         mass = (np.arange(count) + jitter) * (self._tree.total / count)
+        found = torch.from_numpy(self._tree.find(mass))
+        if batches == 1:
+            return found
         # Shares run through the ring in order; shuffled, a minibatch is not a stretch of it.
-        order = torch.randperm(count, generator=self._generator)
-        return torch.from_numpy(self._tree.find(mass))[order]
+        return found[torch.randperm(count, generator=self._generator)]
 
     def weight(self, index: Tensor, size: int, batches: int, frame: int) -> Tensor:
         beta = self._beta + (1 - self._beta) * min(1.0, frame / self._anneal_frames)
-        probability = torch.from_numpy(self._tree[index.numpy()]) / self._tree.total
-        weight = ((size * probability) ** -beta).view(batches, -1)
-        return (weight / weight.amax(1, keepdim=True)).flatten().float()
+        probability = self._tree[index.numpy()] / self._tree.total
+        weight = ((size * probability) ** -beta).reshape(batches, -1)
+        weight /= weight.max(1, keepdims=True)
+        return torch.from_numpy(weight.astype(np.float32).reshape(-1))
 
     def update(self, index: Tensor, td_error: Tensor) -> None:
-        priority = (td_error.abs().double().numpy() + self._epsilon) ** self._alpha
+        # In float64 throughout: the smallest priorities must not vanish beside the epsilon.
+        priority = (np.abs(td_error.numpy(), dtype=np.float64) + self._epsilon) ** self._alpha
         self._highest = max(self._highest, float(priority.max()))
         self._tree.update(index.numpy(), priority)
 
