@@ -84,16 +84,15 @@ def make_agent(
     """
     _check_action_space(spec, spaces)
     pace = _pace(spec)
-    # Whole episodes vary in length, and a compiled step has one shape. Per call, compiling saves
-    # a learning step about a millisecond and an act about 35 microseconds, for small nets; a step
-    # on images, where more is read and written between the products, ten times as much.
+    # Whole episodes vary in length, and a compiled step has one shape.
     steps = spec.env.max_frame / pace.frames * pace.gradient_steps
-    # A recurrent step is as many cells long as a sequence: there is more to save, and to compile.
-    cells = sequence_length(spec.agent.net) or 0
-    per_step = 1e-2 if spaces.is_image else 1e-3 + 4e-4 * cells
+    per_step = _seconds_saved_per_step(spec, spaces)
+    # A recurrent step is as many cells long as a sequence.
+    spent = 15 + 1.2 * (sequence_length(spec.agent.net) or 0)
     compiles = (learns and not pace.whole_episodes) and is_worth_compiling(
-        spec.meta.compile, seconds_saved=per_step * steps, seconds_spent=15 + 1.2 * cells
+        spec.meta.compile, seconds_saved=per_step * steps, seconds_spent=spent
     )
+    # An act of a small net is shorter by about 35 microseconds.
     acts = spec.env.max_frame / spec.env.num_envs
     compiles_act = compiles and is_worth_compiling(
         spec.meta.compile, seconds_saved=35e-6 * acts, seconds_spent=1.5
@@ -189,7 +188,7 @@ def _pace(spec: Spec) -> _Pace:
             steps = algorithm.training_epoch * rows // ppo_minibatch_size(spec)
             return _Pace(rows, steps)
         case ActorCriticSpec() | SILSpec() if not whole_episodes:
-            return _Pace(rollout_length(algorithm) * num_envs, 1)
+            return _Pace(rollout_length(algorithm) * num_envs, 1 + algorithm.critic_iter)
         case ActorCriticSpec() | SILSpec() | ReinforceSpec() | SARSASpec():
             frames = algorithm.training_frequency * (1 if whole_episodes else num_envs)
             return _Pace(frames, 1, whole_episodes)
@@ -199,6 +198,16 @@ def _pace(spec: Spec) -> _Pace:
         case SoftActorCriticSpec() | CrossQSpec():
             steps = algorithm.training_iter or num_envs
             return _Pace(max(algorithm.training_frequency, num_envs), steps)
+
+
+def _seconds_saved_per_step(spec: Spec, spaces: Spaces) -> float:
+    """What compiling a gradient step is worth, from steps timed on one core."""
+    if spaces.is_image:
+        return 1e-2  # more is read and written between the products
+    if isinstance(spec.agent.algorithm, SoftActorCriticSpec | CrossQSpec):
+        return 8e-3  # three nets and a temperature: 16.9 ms -> 8.1
+    # 1.5 to 2 ms for nets of 64 to 256, as 1.8 ms -> 0.24 and 3.4 -> 1.4 for PPO.
+    return 1.5e-3 + 4e-4 * (sequence_length(spec.agent.net) or 0)
 
 
 def _make_experience(spec: Spec, setup: Setup, lens: Lens, pace: _Pace) -> Experience:

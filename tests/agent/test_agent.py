@@ -155,6 +155,30 @@ def test_compiled_acting_passes_the_state_and_gives_the_same_actions(
         assert live(compiled, 48, seed=0) == live(eager, 48, seed=0)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "settings", "answer"),
+    [
+        # 5,000 rollouts of one step, 1.5 ms each: 7.5 s are not worth 15 of compiling.
+        ("ActorCritic", {}, False),
+        # Two more steps of the critic on each: 22.5 s are.
+        ("ActorCritic", {"agent.algorithm.critic_iter": 2}, True),
+        # 2,500 rollouts of two minibatches, once over and three times over.
+        ("PPO", {"agent.algorithm.training_epoch": 1}, False),
+        ("PPO", {"agent.algorithm.training_epoch": 3}, True),
+    ],
+)
+def test_auto_compiles_by_the_number_of_gradient_steps(
+    make_spec: MakeSpec,
+    algorithm: str,
+    settings: dict[str, Any],
+    answer: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiler, "has_cpp_compiler", lambda: True)
+    spec = make_spec(algorithm, {"meta.compile": "auto", "env.max_frame": 160_000, **settings})
+    assert make_agent(spec, SPACES, seed=0).is_compiled is answer
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_reward_that_is_no_number_stops_training_naming_frame_and_term(

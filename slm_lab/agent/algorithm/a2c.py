@@ -99,7 +99,7 @@ class ActorCritic:
     def critic_loss(
         self, state: State, obs: Tensor, target: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        value = self.nets(state, obs, training=True)[1]
+        value = self.nets.value(state, obs, training=True)
         return self._spec.val_loss_coef * self._value_loss(value, target), {}
 
     def state_dict(self) -> dict[str, Any]:

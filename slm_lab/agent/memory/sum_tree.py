@@ -44,7 +44,9 @@ class SumTree:
         within = self._blocks.take(block, axis=0).cumsum(1)
         # Rounding may leave a rest just outside its block: no empty leaf is taken for it.
         rest = np.clip(rest, 0.0, _just_below(within[:, -1]))
-        return block * BLOCK + (within <= rest[:, None]).sum(1)
+        leaf = (within <= rest[:, None]).sum(1)
+        found: np.ndarray = block * BLOCK + leaf
+        return found
 
     def leaves(self) -> np.ndarray:
         return self._leaves[: self._capacity].copy()
