@@ -78,16 +78,55 @@ def compile_graph(
         from torch._inductor.compile_fx import compile_fx
         from torch.fx.experimental.proxy_tensor import make_fx
 
+    on_cpu = all(x.device.type == "cpu" for x in inputs)
     options: dict[str, Any] = {
         **list_mode_options(mode),
-        "cpp_wrapper": all(x.device.type == "cpu" for x in inputs),
+        "cpp_wrapper": on_cpu,
         # The vector instructions that the CPU reports can be compiled for: do not spend six
         # seconds of a first run on trying it out.
         "cpp.vec_isa_ok": True,
     }
     with torch.no_grad():
         graph = make_fx(function, decomposition_table=_FASTER, tracing_mode="fake")(*inputs)
+        # Layouts of convolutions are chosen on the way through autograd.
+        if on_cpu and not _has_convolution(graph):
+            return _compile_directly(graph, inputs, options)
         return cast(TensorFunction, compile_fx(graph, list(inputs), config_patches=options))
+
+
+def _compile_directly(
+    graph: torch.fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]
+) -> TensorFunction:
+    """A graph that holds its own backward pass has no use for autograd's part of the compiler.
+
+    Without it a step is compiled a few seconds sooner, and each call spared its wrappers.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+    from torch._inductor.virtualized import V
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.func import functionalize
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    fake_mode = FakeTensorMode()
+    fakes = [fake_mode.from_tensor(x) for x in inputs]
+    with config.patch(options), V.set_fake_mode(fake_mode), tracing(TracingContext(fake_mode)):
+        # What changes an input moves to the end of the graph; in between all is pure.
+        pure = functionalize(graph, remove="mutations")
+        graph = make_fx(pure, select_decomp_table(), tracing_mode="fake")(*fakes)
+        graph.graph.eliminate_dead_code()
+        joint_graph_passes(graph)
+        code: Any = compile_fx_inner(graph, fakes, cpp_wrapper=True, is_inference=True)
+    native: Callable[[list[Tensor]], Sequence[Tensor]] = code.current_callable
+    return lambda *inputs: native(list(inputs))
+
+
+def _has_convolution(graph: torch.fx.GraphModule) -> bool:
+    convolutions = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
+    return any(node.target in convolutions for node in graph.graph.nodes)
 
 
 def _tanh_by_sigmoid(x: Tensor) -> Tensor:

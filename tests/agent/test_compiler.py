@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,18 +125,51 @@ def test_auto_compiles_what_wins_back_the_wait(
 def test_a_mode_is_what_torch_compile_means_by_it(
     mode: CompileMode, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: dict[str, Any] = {}
-
-    def remember(graph: Any, inputs: Any, config_patches: dict[str, Any]) -> Any:
-        found.update(config_patches)
-        return graph
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # inductor's own, at its import
-        monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", remember)
+        from torch._inductor import compile_fx, config
+    found: dict[str, Any] = {}
+
+    def remember(*_: Any, **__: Any) -> Any:
+        found.update(config.get_config_copy())
+        return SimpleNamespace(current_callable=None)
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", remember)
     compile_graph(double, [torch.ones(2)], mode)
     asked = {key: found.get(key) for key in ("triton.cudagraphs", "max_autotune")}
     assert {key: value for key, value in asked.items() if value} == options
+
+
+def test_a_step_that_changes_its_inputs_is_compiled_without_autograd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def step(weight: Tensor, total: Tensor, x: Tensor) -> tuple[Tensor]:
+        with torch.enable_grad():
+            leaf = weight.detach().requires_grad_()
+            loss = (x @ leaf).square().mean()
+            (gradient,) = torch.autograd.grad(loss, [leaf])
+        weight.copy_(weight - 0.1 * gradient)
+        total.add_(loss.detach())
+        return (total,)
+
+    def inputs() -> tuple[Tensor, Tensor, Tensor]:
+        return torch.ones(3), torch.zeros(()), torch.arange(6.0).view(2, 3)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch._inductor import compile_fx
+
+    def unexpected(*_: Any, **__: Any) -> Any:
+        raise AssertionError("went through autograd's part of the compiler")
+
+    monkeypatch.setattr(compile_fx, "compile_fx", unexpected)
+    compiled = compile_graph(step, inputs())
+    native, eager = inputs(), inputs()
+    for _ in range(3):
+        compiled(*native)
+        step(*eager)
+    for one, other in zip(native, eager, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.slow
