@@ -1,8 +1,8 @@
 """One process at a time on a run folder.
 
 The kernel holds the lock for as long as the process lives, so a dead one never does, however it
-died. The file itself stays: it says who holds or held the lock, and removing it would let two
-processes lock two files of the same name. Over NFS the lock needs its lock service, as usual.
+died. The file itself stays: it says who holds the lock, or died with it, and removing it would let
+two processes lock two files of the same name. Over NFS the lock needs its lock service, as usual.
 """
 
 from __future__ import annotations
@@ -36,13 +36,19 @@ def locked(path: Path, what: str, *, patience: float = 0.0) -> Iterator[None]:
         return
     try:
         _acquire(descriptor, path, what, patience)
-        owner = {"pid": os.getpid(), "host": socket.gethostname()}
-        with suppress(OSError):  # a full disk; the lock holds without a name
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps(owner).encode(), 0)
-        yield
+        _sign(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        try:
+            yield
+        finally:
+            _sign(descriptor, "")  # the process may go on to another folder
     finally:
         os.close(descriptor)  # which lets go of the lock
+
+
+def _sign(descriptor: int, owner: str) -> None:
+    with suppress(OSError):  # a full disk; the lock holds without a name
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, owner.encode(), 0)
 
 
 def lock_holders() -> frozenset[int] | None:

@@ -49,6 +49,17 @@ def test_the_same_process_is_refused_too(tmp_path):
         raise AssertionError
 
 
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_a_process_that_went_on_to_another_folder_no_longer_holds_the_first(tmp_path, error):
+    first, second = tmp_path / "first.lock", tmp_path / "second.lock"
+    with suppress(ValueError), locked(first, "a"):
+        if error:
+            raise error
+    with locked(second, "b"):
+        assert not is_held(first, lock_holders())
+        assert is_held(second, lock_holders())
+
+
 def test_a_killed_process_holds_nothing(tmp_path, holder):
     process, _ = holder
     os.kill(process.pid, signal.SIGKILL)
