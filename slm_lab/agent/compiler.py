@@ -110,9 +110,10 @@ def _compile_directly(
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.func import functionalize
     from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    fake_mode = FakeTensorMode()
-    fakes = [fake_mode.from_tensor(x) for x in inputs]
+    fake_mode = FakeTensorMode(shape_env=ShapeEnv())  # without one, nothing is cached on disk
+    fakes = [fake_mode.from_tensor(x, static_shapes=True) for x in inputs]
     with config.patch(options), V.set_fake_mode(fake_mode), tracing(TracingContext(fake_mode)):
         # What changes an input moves to the end of the graph; in between all is pure.
         pure = functionalize(graph, remove="mutations")

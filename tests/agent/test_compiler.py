@@ -157,13 +157,16 @@ def test_a_step_that_changes_its_inputs_is_compiled_without_autograd(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        from torch._dynamo.utils import counters
         from torch._inductor import compile_fx
 
     def unexpected(*_: Any, **__: Any) -> Any:
         raise AssertionError("went through autograd's part of the compiler")
 
     monkeypatch.setattr(compile_fx, "compile_fx", unexpected)
+    counters["inductor"].clear()
     compiled = compile_graph(step, inputs())
+    assert not counters["inductor"]["fxgraph_cache_bypass"]  # the next process finds it on disk
     native, eager = inputs(), inputs()
     for _ in range(3):
         compiled(*native)
