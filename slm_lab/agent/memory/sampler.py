@@ -105,7 +105,6 @@ class PrioritizedSampler:
         return torch.from_numpy(weight.astype(np.float32).reshape(-1))
 
     def update(self, index: Tensor, td_error: Tensor) -> None:
-        # In float64 throughout: the smallest priorities must not vanish beside the epsilon.
         priority = (np.abs(td_error.numpy(), dtype=np.float64) + self._epsilon) ** self._alpha
         self._highest = max(self._highest, float(priority.max()))
         self._tree.update(index.numpy(), priority)
