@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from loguru import logger
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from slm_lab.agent import compiler
 from slm_lab.agent.compiler import (
@@ -184,3 +186,16 @@ def test_every_mode_computes_the_same(mode: CompileMode) -> None:
     inputs = torch.randn(2, 32, 32, generator=torch.Generator().manual_seed(0)).unbind()
     compiled = compile_graph(layer, inputs, mode)
     torch.testing.assert_close(compiled(*inputs)[0], layer(*inputs)[0])
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns"), list(product((1, 2, 40), repeat=3)))
+def test_products_with_a_short_side_are_still_products(rows: int, inner: int, columns: int) -> None:
+    weight, other = torch.randn(columns, inner), torch.randn(rows, inner)
+    grad = torch.randn(rows, columns)
+    for a, b in (
+        (other, weight.t()),  # a forward pass
+        (grad, weight),  # the gradient of its input
+        (grad.t(), other),  # and of its weights
+    ):
+        traced = make_fx(torch.mm, decomposition_table=compiler._FASTER)(a, b)
+        torch.testing.assert_close(traced(a, b), a @ b)

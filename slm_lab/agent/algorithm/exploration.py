@@ -66,8 +66,6 @@ class QActor:
             setup.device,
         )
         self._explore_var = torch.zeros((), device=setup.device)
-        self._epsilon = 0.0  # the same number for NumPy
-        self._last_frame = -1
         self._numpy = numpy_way(net.net, setup)
         own = net.own_entries(state)
         self._keys = list(own)
@@ -79,19 +77,16 @@ class QActor:
         if not explore:
             best: Tensor = self._net.net(obs)[0].argmax(-1)
             return best
-        if frame != self._last_frame:
-            self._epsilon = self.explore_var(frame)
-            self._explore_var.fill_(self._epsilon)
-            self._last_frame = frame
         noise = self._noise()
-        if self._native is not None:
-            return self._native(self._explore_var, noise, *self._tensors, obs)[0]
         if self._numpy is not None:
             q_values = self._numpy(obs.numpy())[0]
             if self._policy == "epsilon_greedy":  # a handful of rows: NumPy's calls are cheaper
-                return torch.from_numpy(_epsilon_greedy(q_values, self._epsilon, noise.numpy()))
-            return self._choose(torch.from_numpy(q_values), self._explore_var, noise)
-        return self._choose(self._net.net(obs)[0], self._explore_var, noise)
+                epsilon = self.explore_var(frame)
+                return torch.from_numpy(_epsilon_greedy(q_values, epsilon, noise.numpy()))
+            return self._choose(torch.from_numpy(q_values), self._explore_tensor(frame), noise)
+        if self._native is not None:
+            return self._native(self._explore_tensor(frame), noise, *self._tensors, obs)[0]
+        return self._choose(self._net.net(obs)[0], self._explore_tensor(frame), noise)
 
     def explore_var(self, frame: int) -> float:
         """Epsilon or temperature."""
@@ -102,6 +97,9 @@ class QActor:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self._noise.load_state_dict(state)
+
+    def _explore_tensor(self, frame: int) -> Tensor:
+        return self._explore_var.fill_(self.explore_var(frame))
 
     def _pure(self, explore_var: Tensor, noise: Tensor, *inputs: Tensor) -> tuple[Tensor]:
         state = dict(zip(self._keys, inputs[:-1], strict=True))

@@ -160,7 +160,8 @@ class Replay:
         """(sum of discounted rewards, discount of the bootstrap, row whose successor it is of)."""
         total = learned_from(self._take("reward", index)).numpy()
         last = index
-        reach = np.full(len(index), self._gamma, np.float32)
+        gamma = np.float32(self._gamma)
+        reach: Any = gamma
         newest_slot = (self._write - 1) % self._slots
         for _ in range(self._n_step - 1):
             goes_on = ~self._flat["ended"].take(last) & (last // self._num_envs != newest_slot)
@@ -168,7 +169,7 @@ class Replay:
             last = np.where(goes_on, following, last)
             reward = learned_from(self._take("reward", last)).numpy()
             total = total + np.where(goes_on, reach * reward, np.float32(0))
-            reach = np.where(goes_on, reach * np.float32(self._gamma), reach)
+            reach = np.where(goes_on, reach * gamma, reach)
         return total, reach * ~self._flat["terminated"].take(last), last
 
 
