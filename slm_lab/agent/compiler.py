@@ -137,16 +137,20 @@ def _tanh_by_sigmoid(x: Tensor) -> Tensor:
 
 def _mm(a: Tensor, b: Tensor) -> Any:
     """A product with a short side, made another way: MKL is at its best with large squares."""
+    from torch._inductor.inductor_prims import force_stride_order
+
     (rows, inner), columns = a.shape, b.shape[1]
-    # A head of one or two outputs, the gradient it hands back, its weights' gradient: loops along
-    # memory, which inductor joins with the activations around them and which spare a call.
+    # Loops along memory, which inductor joins with the activations around them, and which spare a
+    # call. A head of one or two outputs, and the gradient of its weights:
     if columns <= _THIN < rows and a.stride(1) == 1 == b.stride(0):
         return (a.unsqueeze(1) * b.t()).sum(-1)
-    if inner <= _THIN < columns and b.stride(1) == 1:
-        terms = [a[:, i : i + 1] * b[i : i + 1] for i in range(inner)]
-        return sum(terms[1:], terms[0])
     if rows <= _THIN < columns and b.stride(1) == 1:
         return (a.t().unsqueeze(2) * b.unsqueeze(1)).sum(0)
+    # A first layer of few inputs, its weights turned beforehand, or what a head hands back:
+    if inner <= _FEW and columns > _NARROW:
+        along = b if b.stride(1) == 1 else force_stride_order(b, [columns, 1])
+        terms = [a[:, i : i + 1] * along[i : i + 1] for i in range(inner)]
+        return sum(terms[1:], terms[0])
     # A gradient of first weights, a wider head: 256x256 times 256x4 takes 80 us, as its transpose,
     # 4x256 times 256x256, only 20.
     if columns <= _NARROW < rows:
@@ -164,7 +168,7 @@ def _addmm(bias: Tensor, a: Tensor, b: Tensor) -> Any:
     return (torch.mm(a, b) if product is NotImplemented else product) - (-bias)
 
 
-_THIN, _NARROW = 2, 16
+_THIN, _FEW, _NARROW = 2, 8, 16
 _FASTER: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.tanh.default: _tanh_by_sigmoid,
     torch.ops.aten.mm.default: _mm,

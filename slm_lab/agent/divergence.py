@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 
@@ -31,10 +32,10 @@ def check_finite(metrics: Mapping[str, float], frame: int) -> Mapping[str, float
 
 def check_parameters(state: Mapping[str, Tensor], frame: int) -> None:
     """Parameters can break one step before the loss shows it: asked before they are kept."""
-    bad = {
-        name: math.nan
-        for name, value in state.items()
-        if value.is_floating_point() and not bool(value.isfinite().all())
-    }
+    vectors = {name: value for name, value in state.items() if value.is_floating_point()}
+    # One number tells of all: a sum is finite only if every term is.
+    if math.isfinite(torch.stack([value.sum() for value in vectors.values()]).sum().item()):
+        return
+    bad = {name: math.nan for name, value in vectors.items() if not bool(value.isfinite().all())}
     if bad:
         raise DivergenceError(frame, bad, {})

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,15 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 from loguru import logger
 from numpy.typing import ArrayLike
-from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
 from tensorboard.compat.proto.summary_pb2 import (  # type: ignore[import-untyped]
     HistogramProto,
     Summary,
 )
-from tensorboard.summary.writer.event_file_writer import (  # type: ignore[import-untyped]
-    EventFileWriter,
-)
 
+from slm_lab.experiment.event_file import EventFile
 from slm_lab.experiment.layout import RunLayout
 
 BASE_COLUMNS = (
@@ -71,9 +67,7 @@ class Recorder:
         self._eval = _Table(layout.session_csv(trial, session, "eval"))
         self._log_dir = layout.log_dir()
         self._events_are_lost = False
-        self._events = EventFileWriter(
-            str(self._log_dir), filename_suffix=f".{layout.session_name(trial, session)}"
-        )
+        self._events = EventFile(self._log_dir, layout.session_name(trial, session))
 
     def record(self, row: Mapping[str, float], details: Mapping[str, float] | None = None) -> bool:
         """Add a training checkpoint; True if its moving average is the best so far, or equals it.
@@ -91,8 +85,7 @@ class Recorder:
     def record_histogram(self, name: str, values: ArrayLike, frame: int) -> None:
         """Add the distribution of a parameter or an action to TensorBoard."""
         value = Summary.Value(tag=self._tag(name), histo=_histogram(values))
-        event = Event(wall_time=time.time(), step=frame, summary=Summary(value=[value]))
-        self._tell_tensorboard(lambda: self._events.add_event(event))
+        self._tell_tensorboard(lambda: self._events.add(frame, [value]))
 
     @property
     def last_row(self) -> Mapping[str, float]:
@@ -113,12 +106,10 @@ class Recorder:
     @property
     def best(self) -> float:
         """Highest `total_reward_ma` so far; NaN while there is none."""
-        averages = (row["total_reward_ma"] for row in self._train.rows)
-        return max((ma for ma in averages if not math.isnan(ma)), default=math.nan)
+        return self._train.bests[-1] if self._train.bests else math.nan
 
     def close(self) -> None:
         """Finish the files; without separate evaluations, the eval table is the training table."""
-        self._tell_tensorboard(self._events.close)
         if self._sink is not None:
             self._sink.close()
         self._train.finish()
@@ -147,9 +138,7 @@ class Recorder:
             for column, value in row.items()
             if math.isfinite(value)
         ]
-        event = Event(wall_time=time.time(), step=int(row["frame"]), summary=Summary(value=values))
-        self._tell_tensorboard(lambda: self._events.add_event(event))
-        self._tell_tensorboard(self._events.flush)
+        self._tell_tensorboard(lambda: self._events.add(int(row["frame"]), values))
         if self._sink is not None:
             self._sink.scalars(
                 {"frame": row["frame"]} | {prefix + name: value for name, value in row.items()}
@@ -179,6 +168,7 @@ class _Table:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.rows: list[Row] = []
+        self.bests: list[float] = []  # the highest moving average up to each row
         self._columns: tuple[str, ...] = BASE_COLUMNS
         self._is_behind = False  # the file lacks rows that could not be written
 
@@ -192,6 +182,7 @@ class _Table:
         replaces = row["frame"] == last_frame
         if replaces:
             self.rows.pop()
+            self.bests.pop()
 
         columns = _ordered([*self._columns, *(name for name in row if name not in self._columns)])
         is_new_header = not self.rows or columns != self._columns
@@ -200,6 +191,7 @@ class _Table:
         self.rows.append(values)
         recent = [past["total_reward"] for past in self.rows[-MOVING_AVERAGE_WINDOW:]]
         values["total_reward_ma"] = _as_written("total_reward_ma", _mean_of_known(recent))
+        self._note_best(values)
 
         self._write(values, whole=is_new_header or replaces or self._is_behind)
         return values
@@ -220,10 +212,18 @@ class _Table:
             dict(zip(columns, values, strict=True))
             for values in zip(*(column.tolist() for column in columns.values()), strict=True)
         ]
+        self.bests = []
+        for row in self.rows:
+            self._note_best(row)
         if self.rows:
             self._write({}, whole=True)
         else:  # what is on disk came later than the checkpoint
             self.path.unlink(missing_ok=True)
+
+    def _note_best(self, row: Row) -> None:
+        before = self.bests[-1] if self.bests else math.nan
+        now = row["total_reward_ma"]
+        self.bests.append(now if math.isnan(before) or now > before else before)
 
     def _write(self, row: Row, *, whole: bool) -> None:
         """A disk that is full for a while costs nothing: the next row writes the file anew."""

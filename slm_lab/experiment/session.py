@@ -201,7 +201,8 @@ class Session:
             self._reported_at = now
 
     def _record(self, override: dict[str, float]) -> bool:
-        is_best = self._recorder.record(self._row() | override, self._details())
+        row = self._row() | override
+        is_best = self._recorder.record(row, self._details(row))
         name = self._layout.session_name(self._trial, self._session)
         logger.debug(format_checkpoint(self._trial, self._session, name, self._recorder.last_row))
         return is_best
@@ -216,9 +217,8 @@ class Session:
             has_grad_norm=self._options.mode == "dev",
         )
 
-    def _details(self) -> dict[str, float]:
+    def _details(self, row: Mapping[str, float]) -> dict[str, float]:
         """Further metrics of the latest update, for TensorBoard alone."""
-        row = self._row()
         return {name: x for name, x in self._latest_metrics().items() if name not in row}
 
     def _latest_metrics(self) -> Mapping[str, float]:
