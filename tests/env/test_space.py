@@ -1,5 +1,7 @@
 """Every number here can be checked by hand."""
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -8,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from slm_lab.env import EnvError
-from slm_lab.env.space import action_codec, make_spaces, obs_codec
+from slm_lab.env.space import action_codec, make_spaces, obs_codec, quicken
 
 
 def encode(space, obs, lead=()):
@@ -223,3 +225,40 @@ def test_a_dict_is_read_part_by_part():
     read = codec.read(np.array([[0, 1, 0.5, -0.5]], np.float32))
     assert read["a"].tolist() == [1]
     assert read["b"].tolist() == [[[0.5], [-0.5]]]
+
+
+# Quick membership
+
+
+@pytest.mark.parametrize(
+    "x",
+    [-3, -2, -1, 0, 1, 2, 3, 10**30, True, False, np.int64(1), np.int8(9), np.array(2), 1.0, "1"],
+)
+@pytest.mark.parametrize("start", [0, -2])
+def test_a_quick_discrete_space_holds_what_the_plain_one_holds(x: object, start: int) -> None:
+    plain, quick = (spaces.Discrete(3, start=start) for _ in range(2))
+    quicken(quick)
+    assert (x in quick) is (x in plain)
+    assert quick == plain
+    assert plain == quick
+
+
+def test_only_plain_discrete_spaces_are_made_quick() -> None:
+    class Odd(spaces.Discrete):
+        def contains(self, x: object) -> bool:
+            return x in (1, 3)
+
+    odd, box = Odd(4), spaces.Box(0, 1)
+    quicken(odd)
+    quicken(box)
+    assert 2 not in odd
+    assert type(box) is spaces.Box
+
+
+def test_a_quickened_space_can_be_copied_and_pickled() -> None:
+    space = spaces.Discrete(3)
+    quicken(space)
+    for copied in (copy.deepcopy(space), pickle.loads(pickle.dumps(space))):
+        assert copied == space
+        assert 2 in copied
+        assert 3 not in copied
