@@ -48,6 +48,7 @@ class BatchRenorm1d(nn.Module):
             mean, std = self.running_mean, (self.running_var + self.eps).sqrt()
             scale, shift = torch.ones_like(mean), torch.zeros_like(mean)
         gain, bias = self.weight * scale / std, self.weight * shift + self.bias
+        mean, gain, bias = _table(mean, gain, bias)
         return (x - mean.view(shape)) * gain.view(shape) + bias.view(shape)
 
     def _batch_statistics(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -77,8 +78,17 @@ def _mean_and_variance(x: Tensor) -> tuple[Tensor, Tensor]:
     axes = [axis for axis in range(x.dim()) if axis != 1]
     pivot = x.detach()[(slice(1), slice(None)) + (slice(1),) * len(axes[1:])]
     offset = x - pivot
-    mean, square = offset.mean(axes), offset.square().mean(axes)
+    mean, square = _table(offset.mean(axes), offset.square().mean(axes))
     return pivot.flatten() + mean, (square - mean.square()).clamp(min=0.0)
+
+
+def _table(*vectors: Tensor) -> tuple[Tensor, ...]:
+    """The same vectors, as rows of a table that is in memory, and so are their gradients.
+
+    Without it the compiler would work them out again, roots and quotients included, at every
+    element of the batch that they are applied to.
+    """
+    return torch.stack(vectors).unbind()
 
 
 class LazyBatchRenorm1d(LazyModuleMixin, BatchRenorm1d):
