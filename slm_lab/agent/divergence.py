@@ -33,8 +33,9 @@ def check_finite(metrics: Mapping[str, float], frame: int) -> Mapping[str, float
 def check_parameters(state: Mapping[str, Tensor], frame: int) -> None:
     """Parameters can break one step before the loss shows it: asked before they are kept."""
     vectors = {name: value for name, value in state.items() if value.is_floating_point()}
-    # One number tells of all: a sum is finite only if every term is.
-    if math.isfinite(torch.stack([value.sum() for value in vectors.values()]).sum().item()):
+    # One number tells of all: a sum is finite only if every term is. A random agent has none.
+    sums = [value.sum() for value in vectors.values()]
+    if not sums or math.isfinite(torch.stack(sums).sum().item()):
         return
     bad = {name: math.nan for name, value in vectors.items() if not bool(value.isfinite().all())}
     if bad:
