@@ -148,7 +148,6 @@ class Learner:
         self._metric_names: list[str] = []
         self._sums: Tensor | None = None
         self._count = 0
-        self._coefficients: dict[str, float] = {}
         self._step = Compiled(self._apply, mode=compile, fixed=1 + len(self._keys))
 
     @property
@@ -165,11 +164,8 @@ class Learner:
             self.step(*batch)
 
     def set_coefficients(self, **values: float) -> None:
-        """A constant is written once: even that little costs at every update of a small net."""
         for name, value in values.items():
-            if self._coefficients.get(name) != value:
-                self.state[name].fill_(value)
-                self._coefficients[name] = value
+            self.state[name].fill_(value)
 
     def mean_metrics(self) -> dict[str, float]:
         """Means over the steps since the last call; empties the sums."""
@@ -186,7 +182,6 @@ class Learner:
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         for key, value in self.state.items():
             value.copy_(saved[key])
-        self._coefficients.clear()
 
     def _apply(self, sums: Tensor, *tensors: Tensor) -> tuple[Tensor]:
         state = dict(zip(self._keys, tensors[: len(self._keys)], strict=True))
