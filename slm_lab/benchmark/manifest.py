@@ -21,7 +21,7 @@ from slm_lab.spec import Spec, SpecError, load_spec
 from slm_lab.spec.catalog import listed_env, target_score
 
 SOURCES_FILE = "sources.yaml"
-Flag = Literal["env", "max_frame", "env.max_frame", "meta.max_session"]
+Flag = Literal["env", "max_frame", "env.max_frame", "meta.max_session", "meta.log_frequency"]
 ALGORITHMS = {
     "Reinforce": "REINFORCE",
     "SARSA": "SARSA",
