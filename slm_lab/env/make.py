@@ -73,7 +73,8 @@ def make_env(spec: EnvSpec, *, seed: int, render: bool = False) -> VectorEnv:
         )
         env = EnvpoolVectorEnv(pool, num_envs=spec.num_envs, seed=seed)
     else:
-        env = GymnasiumVectorEnv(make_gymnasium_envs(spec, render=render), seed=seed)
+        envs = make_gymnasium_envs(spec, render=render)
+        env = GymnasiumVectorEnv(envs, seed=seed, threads=spec.num_threads or 1)
     return stacked(env, spec)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, pairwise, repeat
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -93,11 +95,15 @@ class GymnasiumVectorEnv:
     State is saved without knowing the env: the random-generator state each running episode began
     with, and the actions since. Loading replays them, which is exact for every env whose
     randomness comes from its `np_random`. The saved observations tell whether it worked.
+
+    With several threads each takes a run of neighbouring envs, and the numbers stay the same. That
+    pays where a step leaves Python for long: x 16 with two threads on two cores, frames/s, Humanoid
+    2.9k -> 4.7k, Ant 3.9k -> 6.4k, Hopper 9.3k -> 10k, HalfCheetah 20k -> 14k.
     """
 
     backend = "gymnasium"
 
-    def __init__(self, envs: Sequence[gym.Env[Any, Any]], *, seed: int) -> None:
+    def __init__(self, envs: Sequence[gym.Env[Any, Any]], *, seed: int, threads: int = 1) -> None:
         self._envs = list(envs)
         self.num_envs = len(self._envs)
         self._obs_codec = obs_codec(self._envs[0].observation_space)
@@ -122,6 +128,8 @@ class GymnasiumVectorEnv:
         self._log = EpisodeLog(self.num_envs)
         self._started = False
         self._replays_exactly = all(_is_deterministic(env) for env in self._envs)
+        self._shares = shares(self.num_envs, threads)
+        self._pool = ThreadPoolExecutor(threads, "env") if len(self._shares) > 1 else None
 
     @property
     def restorable(self) -> bool:
@@ -155,19 +163,13 @@ class GymnasiumVectorEnv:
             self._terminated[:] = self._truncated[:] = False
             self._flags_are_set = False
 
-        write, rewards = self._obs_codec.write, self._reward
-        ended: list[int] = []
-        for slot, (env, env_action, row) in enumerate(
-            zip(self._envs, actions, self._rows, strict=True)
-        ):
-            obs, reward, terminated, truncated, _ = env.step(env_action)
-            write(obs, row)
-            rewards[slot] = reward
-            if terminated or truncated:
-                ended.append(slot)
-                self._terminated[slot], self._truncated[slot] = terminated, truncated
+        if self._pool is None:
+            ended = self._step_some(self._shares[0], actions)
+        else:
+            parts = self._pool.map(self._step_some, self._shares, repeat(actions))
+            ended = list(chain.from_iterable(parts))
 
-        self.episodes.add(rewards, ended)
+        self.episodes.add(self._reward, ended)
         next_obs = self._obs
         if ended:
             self._flags_are_set = True
@@ -175,7 +177,20 @@ class GymnasiumVectorEnv:
             next_obs[:] = self._obs
             for slot in ended:
                 self._begin_episode(slot)
-        return Transition(self._obs, next_obs, rewards, self._terminated, self._truncated)
+        return Transition(self._obs, next_obs, self._reward, self._terminated, self._truncated)
+
+    def _step_some(self, slots: range, actions: Sequence[Any]) -> list[int]:
+        """Step the envs of these slots; which of their episodes ended?"""
+        envs, write, rows = self._envs, self._obs_codec.write, self._rows
+        ended: list[int] = []
+        for slot in slots:
+            obs, reward, terminated, truncated, _ = envs[slot].step(actions[slot])
+            write(obs, rows[slot])
+            self._reward[slot] = reward
+            if terminated or truncated:
+                ended.append(slot)
+                self._terminated[slot], self._truncated[slot] = terminated, truncated
+        return ended
 
     def sample_action(self) -> np.ndarray:
         return self._action_codec.sample(self._action_rng, self.num_envs)
@@ -187,6 +202,8 @@ class GymnasiumVectorEnv:
         return grid(np.stack(frames))
 
     def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
         for env in self._envs:
             env.close()
 
@@ -249,6 +266,12 @@ class GymnasiumVectorEnv:
             obs, *_ = env.step(action)
         self._obs_codec.write(obs, self._rows[slot])
         self._log.restore(slot, origin, actions)
+
+
+def shares(count: int, among: int) -> list[range]:
+    """0 ... count-1 in runs of nearly equal length, none of them empty."""
+    bounds = np.linspace(0, count, min(count, among) + 1).round().astype(int).tolist()
+    return [range(*pair) for pair in pairwise(bounds)]
 
 
 def grid(frames: np.ndarray) -> np.ndarray:

@@ -115,7 +115,8 @@ class EnvSpec(Block):
         default="stack", description="Stack on a new first axis, or concatenate on the first."
     )
     num_threads: SmallCount | None = Field(
-        default=None, description="Threads of envpool; null is auto."
+        default=None,
+        description="Threads that step the envs; more than one pays where steps are slow.",
     )
     kwargs: FreeMapping = Field(
         default={}, description="Every other key, for the env's constructor."

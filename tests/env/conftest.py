@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -78,13 +78,18 @@ def three_and_four() -> list[Scripted]:
     ]
 
 
-@pytest.fixture(params=["gymnasium", "envpool"])
-def scripted(request: pytest.FixtureRequest) -> VectorEnv:
+@pytest.fixture(params=["gymnasium", "two threads", "envpool"])
+def scripted(request: pytest.FixtureRequest) -> Iterator[VectorEnv]:
     """`three_and_four` behind either back-end."""
     envs = three_and_four()
-    if request.param == "gymnasium":
-        return GymnasiumVectorEnv(envs, seed=0)
-    return EnvpoolVectorEnv(ScriptedPool(envs), num_envs=2, seed=0)
+    env: VectorEnv
+    if request.param == "envpool":
+        env = EnvpoolVectorEnv(ScriptedPool(envs), num_envs=2, seed=0)
+    else:
+        threads = 2 if request.param == "two threads" else 1
+        env = GymnasiumVectorEnv(envs, seed=0, threads=threads)
+    yield env
+    env.close()
 
 
 @pytest.fixture

@@ -1,12 +1,14 @@
 """The contract of a batched env, on scripted episodes and on both back-ends."""
 
+from dataclasses import astuple
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
 from slm_lab.env import EnvError, make_env
 from slm_lab.env.make import make_gymnasium_envs
-from slm_lab.env.vector import EpisodeLog, GymnasiumVectorEnv, spawn_streams
+from slm_lab.env.vector import EpisodeLog, GymnasiumVectorEnv, shares, spawn_streams
 
 ACTION = np.zeros(2, np.int64)
 
@@ -125,6 +127,42 @@ def test_a_batch_of_the_wrong_size_is_refused(scripted):
     scripted.reset()
     with pytest.raises(EnvError, match=r"found 3 rows for env.num_envs = 2"):
         scripted.step(np.zeros(3, np.int64))
+
+
+def test_threads_share_the_envs_and_change_no_number(env_spec):
+    """Five envs among two threads: the shares are unequal, the order is not."""
+    envs = {
+        count: make_env(env_spec("CartPole-v1", num_envs=5, num_threads=count), seed=0)
+        for count in (1, 2, 9)
+    }
+    for env in envs.values():
+        env.reset()
+    for _ in range(200):
+        action = envs[1].sample_action()
+        alone, *shared = (env.step(action) for env in envs.values())
+        for step in shared:
+            for ours, theirs in zip(astuple(alone), astuple(step), strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+    assert envs[1].episodes.count > 10
+    for env in envs.values():
+        env.close()
+
+
+def test_a_thread_that_fails_is_heard(make_scripted, monkeypatch):
+    envs = [make_scripted(9, terminates=True, truncates=False) for _ in range(4)]
+    monkeypatch.setattr(envs[3], "step", lambda action: 1 / 0)
+    env = GymnasiumVectorEnv(envs, seed=0, threads=2)
+    env.reset()
+    with pytest.raises(ZeroDivisionError):
+        env.step(np.zeros(4, np.int64))
+    env.close()
+
+
+def test_shares_are_even_and_never_empty():
+    assert shares(16, 2) == [range(8), range(8, 16)]
+    assert shares(5, 2) == [range(2), range(2, 5)]
+    assert shares(2, 9) == [range(1), range(1, 2)]
+    assert shares(4, 1) == [range(4)]
 
 
 @pytest.mark.parametrize("backend", ["gymnasium", "envpool"])
