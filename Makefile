@@ -44,7 +44,7 @@ SIDE_BY_SIDE := $(BIN)/python -m benchmarks.side_by_side --peer-python $(PEERS)/
 bench: $(VENV)/.installed-dev $(PEERS)/.installed ## every workload beside its peers and the machine's limit: an hour or two
 	$(SIDE_BY_SIDE)
 	$(BIN)/python benchmarks/start_up.py
-	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python -m benchmarks.scaling
 	$(BIN)/python -m benchmarks.performance_page
 
 bench-quick: $(VENV)/.installed-dev $(PEERS)/.installed ## four of them, briefly: a few minutes

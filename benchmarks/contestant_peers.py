@@ -1,23 +1,32 @@
 """One run by Stable-Baselines3 or SBX, in an environment that holds them.
 
-Called by side_by_side.py: `python contestant_peers.py sb3 '<settings as JSON>' SEED`. Prints one
-line of JSON. Only `learn` is timed, so imports and env construction are free of charge.
+Called by side_by_side.py: `python -m benchmarks.contestant_peers sb3 '<settings as JSON>' SEED`.
+Prints one line of JSON. Only `learn` is timed, so imports and env construction are free of charge.
 """
 
 import importlib.metadata
 import json
 import math
-import resource
 import sys
 import time
 from typing import Any
 
 import torch
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecEnv,
+    VecFrameStack,
+    VecNormalize,
+)
+
+from benchmarks.peak_memory import peak_mb
 
 PACKAGES = {"sb3": ("stable-baselines3", "sb3-contrib", "torch"), "sbx": ("sbx-rl", "jax")}
 CURVE_POINTS = 200
+# Left alone, `make_vec_env` asks for pictures, and LunarLander then simulates its engines' smoke.
+UNSEEN = {"render_mode": None}
 
 
 def main() -> None:
@@ -45,7 +54,7 @@ def main() -> None:
     result = {
         "curve": curve,
         "began": start,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mb": peak_mb(),
         "versions": {
             name: importlib.metadata.version(name) for name in (*PACKAGES[library], "gymnasium")
         },
@@ -63,7 +72,9 @@ def make_env(settings: dict[str, Any], seed: int) -> VecEnv:
     """As the library's own examples make it; Atari games preprocessed as ours are."""
     name, num_envs = settings["env"], settings["num_envs"]
     if not name.startswith("ALE/"):
-        envs: VecEnv = make_vec_env(name, num_envs, seed=seed, vec_env_cls=DummyVecEnv)
+        # Where we step the envs on several threads, the peers get a process for each env.
+        kind = SubprocVecEnv if settings["env_threads"] > 1 else DummyVecEnv
+        envs: VecEnv = make_vec_env(name, num_envs, seed=seed, vec_env_cls=kind, env_kwargs=UNSEEN)
         seen, rewarded = settings["normalize_obs"], settings["normalize_reward"]
         if seen or rewarded:
             envs = VecNormalize(envs, norm_obs=seen, norm_reward=rewarded, gamma=settings["gamma"])
@@ -79,7 +90,7 @@ def make_env(settings: dict[str, Any], seed: int) -> VecEnv:
         num_envs,
         seed=seed,
         vec_env_cls=DummyVecEnv,
-        env_kwargs={"frameskip": 1, "repeat_action_probability": 0.25},
+        env_kwargs={"frameskip": 1, "repeat_action_probability": 0.25, **UNSEEN},
         wrapper_class=AtariWrapper,
     )
     return VecFrameStack(games, 4)

@@ -1,8 +1,8 @@
 """One run by slm_lab, as a user would start it from Python.
 
-Called by side_by_side.py: `python contestant_slm_lab.py SPEC_FILE SPEC_NAME SET...`. Prints one
-line of JSON. Times come from the session's own CSV, so they hold the whole training loop,
-compilation included, but neither imports nor the plots drawn at the end.
+Called by side_by_side.py: `python -m benchmarks.contestant_slm_lab SPEC_FILE SPEC_NAME SET...`.
+Prints one line of JSON. Times come from the session's own CSV, so they hold the whole training
+loop, compilation included, but neither imports nor the plots drawn at the end.
 """
 
 import contextlib
@@ -10,12 +10,12 @@ import csv
 import importlib.metadata
 import json
 import math
-import resource
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.peak_memory import peak_mb
 from slm_lab import load_spec, run
 
 
@@ -38,7 +38,7 @@ def main() -> None:
         "curve": curve,
         # Reckoned back from the end: what is written after the last row counts as start-up too.
         "began": ended - curve[-1][1],
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mb": peak_mb(),
         "versions": {
             name: importlib.metadata.version(name) for name in ("slm-lab", "torch", "gymnasium")
         },

@@ -1,6 +1,6 @@
 """How speed and memory grow: with envs, with the batch, with sessions, with the replay.
 
-    python benchmarks/scaling.py [envs] [batch] [sessions] [replay]
+    python -m benchmarks.scaling [envs] [batch] [sessions] [replay]
 
 Written to results/scaling.json; docs/PERFORMANCE.md is made of it by performance_page.py.
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.peak_memory import peak_mb
 from slm_lab import load_spec, make_agent, make_env
 from slm_lab.experiment.loop import Loop
 
@@ -51,8 +51,9 @@ def _envs(num_envs: int) -> Point:
     agent = make_agent(spec, env.spaces, seed=0)
     obs = env.reset()
     steps = max(20, 20_000 // num_envs)
-    start = time.perf_counter()
-    for _ in range(steps):
+    for step in range(3 + steps):
+        if step == 3:  # acting is compiled where there are many envs
+            start = time.perf_counter()
         obs = env.step(agent.env_action(agent.act(obs, frame=0))).obs
     collect = steps * num_envs / (time.perf_counter() - start)
     loop = Loop(agent, env, 10**9)
@@ -86,6 +87,7 @@ def _batch(size: int) -> Point:
 
 
 def sessions() -> list[Point]:
+    _sessions(1)  # fills the compile cache
     return [_sessions(count) for count in (1, 2, 4)]
 
 
@@ -104,7 +106,7 @@ def replay() -> list[Point]:
     """Each size in a process of its own, whose peak is then its own too."""
     points = []
     for rows in (0, 100_000, 200_000, 400_000, 800_000):
-        command = [sys.executable, __file__, "--fill", str(rows)]
+        command = [sys.executable, "-m", "benchmarks.scaling", "--fill", str(rows)]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         points.append({"x": rows, "mb": float(output.splitlines()[-1])})
     return points
@@ -112,7 +114,9 @@ def replay() -> list[Point]:
 
 def fill(rows: int) -> None:
     """A replay of HalfCheetah rows, written to the last."""
-    sets = ["env=HalfCheetah-v5", f"agent.memory.max_size={max(rows, 1_000)}"]
+    size = max(rows, 1_000)
+    # A replay holds no more rows than there are frames to come.
+    sets = ["env=HalfCheetah-v5", f"agent.memory.max_size={size}", f"env.max_frame={size}"]
     spec = load_spec(HERE / "specs.json", "sac_mujoco", sets=sets)
     env = make_env(spec.env, seed=0)
     agent = make_agent(spec, env.spaces, seed=0)
@@ -121,7 +125,7 @@ def fill(rows: int) -> None:
     transition = env.step(action)
     for _ in range(rows // env.num_envs):
         agent.observe(obs, action, transition)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(peak_mb())
 
 
 MEASURES: dict[str, Callable[[], list[Point]]] = {

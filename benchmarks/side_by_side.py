@@ -50,29 +50,34 @@ class Result:
     versions: dict[str, str]
 
 
-def speeds(curve: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """(overall, steady) frames per second of a curve of (frame, seconds since the start, ...)."""
+def speeds(curve: Sequence[Sequence[float]], learning_starts: int) -> tuple[float, float]:
+    """(overall, steady) frames per second of a curve of (frame, seconds since the start, ...).
+
+    Steady is counted from the first point after the warm-up at which all libraries learn: frames
+    before `learning_starts` cost next to nothing, and each library has its points elsewhere.
+    """
     last_frame, last_seconds = curve[-1][:2]
-    warm = [point for point in curve if point[0] <= WARM_UP * last_frame]
-    frame, seconds = warm[-1][:2] if warm else (0.0, 0.0)
+    begin = max(WARM_UP * last_frame, learning_starts)
+    warm = [point for point in curve[:-1] if point[0] >= begin] or [(0.0, 0.0)]
+    frame, seconds = warm[0][:2]
     return last_frame / last_seconds, (last_frame - frame) / (last_seconds - seconds)
 
 
 def run_once(contestant: str, workload: Workload, frames: int, seed: int, python: Path) -> Result:
+    settings = settings_of(workload.spec(frames), workload)
     if contestant == "slm_lab":
         sets = [*workload.assignments(frames), f"meta.random_seed={seed}"]
-        script = [sys.executable, str(HERE / "contestant_slm_lab.py")]
+        script = [sys.executable, "-m", "benchmarks.contestant_slm_lab"]
         options = [str(workload.spec_file), workload.spec_name, *sets]
     else:
-        settings = settings_of(workload.spec(frames), workload)
-        script = [str(python), str(HERE / "contestant_peers.py"), contestant]
+        script = [str(python), "-m", "benchmarks.contestant_peers", contestant]
         options = [json.dumps(settings), str(seed)]
     load, start = os.getloadavg()[0], time.time()
     process = subprocess.run([*script, *options], stdout=subprocess.PIPE, text=True, check=False)
     if process.returncode:
         sys.exit(f"{contestant}: the run ended with code {process.returncode}; its error is above.")
     answer = json.loads(process.stdout.splitlines()[-1])
-    fps, steady_fps = speeds(answer["curve"])
+    fps, steady_fps = speeds(answer["curve"], settings.get("learning_starts") or 0)
     start_up = answer["began"] - start
     reached = [s for _, s, score in answer["curve"] if is_reached(score, workload.target)]
     return Result(

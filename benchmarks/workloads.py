@@ -63,7 +63,12 @@ WORKLOADS = {
         OWN, "ppo_mujoco", 65_536, peers=BOTH, sets=("env=HalfCheetah-v5",), cores=2
     ),
     "ppo_humanoid": Workload(
-        OWN, "ppo_mujoco", 32_768, peers=BOTH, sets=("env=Humanoid-v5",), cores=2
+        OWN,
+        "ppo_mujoco",
+        32_768,
+        peers=BOTH,
+        sets=("env=Humanoid-v5", "env.num_threads=2"),
+        cores=2,
     ),
     "sac_halfcheetah": Workload(OWN, "sac_mujoco", 8_000, peers=BOTH, sets=("env=HalfCheetah-v5",)),
     "sac_humanoid": Workload(OWN, "sac_mujoco", 6_000, peers=BOTH, sets=("env=Humanoid-v5",)),
@@ -97,7 +102,7 @@ WORKLOADS = {
     ),
 }
 QUICK = ("a2c_cartpole", "ppo_cartpole", "dqn_cartpole", "sac_pendulum")
-QUICK_SHARE = 0.35  # of the frames of a workload
+QUICK_SHARE = 0.25  # of the frames of a workload
 
 
 def settings_of(spec: Spec, workload: Workload) -> dict[str, Any]:
@@ -110,6 +115,7 @@ def settings_of(spec: Spec, workload: Workload) -> dict[str, Any]:
         "net": net.type,
         "frames": env.max_frame,
         "num_envs": env.num_envs,
+        "env_threads": env.num_threads or 1,
         "cores": workload.cores,
         "hidden": list(getattr(net, "hid_layers", ())),
         "activation": getattr(net, "hid_layers_activation", None),
