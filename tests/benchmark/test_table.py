@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from slm_lab.benchmark.manifest import load_manifest
 from slm_lab.benchmark.result import Kept, read_results, write_result
@@ -89,10 +90,20 @@ def test_new_curves_are_drawn_again(manifest, kept):
     assert plot.read_bytes() != before
 
 
-def test_settings_of_single_rows_and_skipped_rows_are_told(write_manifest):
-    path = write_manifest(skip="hard exploration")
-    text = page_text(load_manifest(path), {}, **PLACES)
+def test_a_skipped_row_tells_why(write_manifest):
+    text = page_text(load_manifest(write_manifest(skip="hard exploration")), {}, **PLACES)
     assert line_of(text, "PPO")[1] == "Skip"
     assert "- PPO: hard exploration." in text
-    shipped = page_text(load_manifest(), {}, **PLACES)
-    assert "max_frame 4e6 (PPO), 3e6 (SAC, CrossQ) | num_envs 16" in shipped
+
+
+def test_settings_of_single_rows_are_told_beside_those_of_all(write_manifest):
+    path = write_manifest()
+    phase = yaml.safe_load(path.read_text())
+    rows = phase["tables"][0]["rows"]
+    rows += [
+        {**rows[0], "algorithm": name, "settings": {"max_frame": 3_000_000}}
+        for name in ("SAC", "CrossQ")
+    ]
+    path.write_text(yaml.safe_dump(phase))
+    text = page_text(load_manifest(path), {}, **PLACES)
+    assert "max_frame 200 (PPO), 3e6 (SAC, CrossQ) | num_envs 2 | max_session 2" in text
