@@ -13,13 +13,7 @@ from typing import Any
 
 import torch
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import (
-    DummyVecEnv,
-    SubprocVecEnv,
-    VecEnv,
-    VecFrameStack,
-    VecNormalize,
-)
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 from benchmarks.peak_memory import peak_mb
 
@@ -72,9 +66,9 @@ def make_env(settings: dict[str, Any], seed: int) -> VecEnv:
     """As the library's own examples make it; Atari games preprocessed as ours are."""
     name, num_envs = settings["env"], settings["num_envs"]
     if not name.startswith("ALE/"):
-        # Where we step the envs on several threads, the peers get a process for each env.
-        kind = SubprocVecEnv if settings["env_threads"] > 1 else DummyVecEnv
-        envs: VecEnv = make_vec_env(name, num_envs, seed=seed, vec_env_cls=kind, env_kwargs=UNSEEN)
+        envs: VecEnv = make_vec_env(
+            name, num_envs, seed=seed, vec_env_cls=DummyVecEnv, env_kwargs=UNSEEN
+        )
         seen, rewarded = settings["normalize_obs"], settings["normalize_reward"]
         if seen or rewarded:
             envs = VecNormalize(envs, norm_obs=seen, norm_reward=rewarded, gamma=settings["gamma"])

@@ -53,11 +53,11 @@ class Result:
 def speeds(curve: Sequence[Sequence[float]], learning_starts: int) -> tuple[float, float]:
     """(overall, steady) frames per second of a curve of (frame, seconds since the start, ...).
 
-    Steady is counted from the first point after the warm-up at which all libraries learn: frames
-    before `learning_starts` cost next to nothing, and each library has its points elsewhere.
+    Steady is counted from the first point after the warm-up at which all libraries have long
+    learned: frames before `learning_starts` cost next to nothing, the first updates compile.
     """
     last_frame, last_seconds = curve[-1][:2]
-    begin = max(WARM_UP * last_frame, learning_starts)
+    begin = max(WARM_UP * last_frame, 1.5 * learning_starts)
     warm = [point for point in curve[:-1] if point[0] >= begin] or [(0.0, 0.0)]
     frame, seconds = warm[0][:2]
     return last_frame / last_seconds, (last_frame - frame) / (last_seconds - seconds)
