@@ -63,12 +63,7 @@ WORKLOADS = {
         OWN, "ppo_mujoco", 65_536, peers=BOTH, sets=("env=HalfCheetah-v5",), cores=2
     ),
     "ppo_humanoid": Workload(
-        OWN,
-        "ppo_mujoco",
-        32_768,
-        peers=BOTH,
-        sets=("env=Humanoid-v5",),
-        cores=2,
+        OWN, "ppo_mujoco", 32_768, peers=BOTH, sets=("env=Humanoid-v5",), cores=2
     ),
     "sac_halfcheetah": Workload(OWN, "sac_mujoco", 8_000, peers=BOTH, sets=("env=HalfCheetah-v5",)),
     "sac_humanoid": Workload(OWN, "sac_mujoco", 6_000, peers=BOTH, sets=("env=Humanoid-v5",)),
