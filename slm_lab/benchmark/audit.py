@@ -24,6 +24,7 @@ from slm_lab.benchmark.result import (
     read_result,
 )
 from slm_lab.benchmark.table import missing_plots, page_text
+from slm_lab.experiment.provenance import is_same_code
 from slm_lab.experiment.resume import spec_differences
 from slm_lab.experiment.saved_run import RunFolderError, open_run
 from slm_lab.spec import SpecError
@@ -107,11 +108,11 @@ def _audit_run(row: Row, kept: Kept) -> Iterator[str]:
 def _audit_code(row: Row, provenance: Provenance) -> Iterator[str]:
     if provenance.mode != "train":
         yield f"mode: is of `{provenance.mode}`, expected train"
-    shas = provenance.git_shas
-    if not shas or any(not re.fullmatch(r"[0-9a-f]{40}", sha or "") for sha in shas):
-        yield f"code: git_shas {list(shas)}, expected the commit that ran"
-    if len(set(shas)) > 1:
-        yield f"code: {len(set(shas))} commits worked on it: {', '.join(map(str, shas))}"
+    shas = [sha for sha in provenance.git_shas if sha and re.fullmatch(r"[0-9a-f]{40}", sha)]
+    if not shas or len(shas) < len(provenance.git_shas):
+        yield f"code: git_shas {list(provenance.git_shas)}, expected the commit that ran"
+    elif len(set(shas)) > 1 and not is_same_code(*shas):
+        yield f"code: {len(set(shas))} commits worked on it, of different code: {', '.join(shas)}"
     if provenance.git_dirty:
         yield "code: the package differed from its commit (git_dirty)"
     version = provenance.versions.get("slm-lab")

@@ -142,6 +142,15 @@ def git_dirty() -> bool | None:
     return None if changes is None else bool(changes.strip())
 
 
+def is_same_code(*shas: str) -> bool:
+    """Whether these commits hold the same Python code of the package, as far as git can tell here.
+
+    Specs are no code: a run keeps its own. A commit that is not in this repository is different.
+    """
+    code = f"{PACKAGE_FOLDER}/*.py"
+    return all(_git("diff", "--quiet", shas[0], sha, "--", code) is not None for sha in shas)
+
+
 def _git(*arguments: str) -> str | None:
     command = ["git", *arguments]
     try:

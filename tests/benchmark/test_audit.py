@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from slm_lab.benchmark import audit
 from slm_lab.benchmark.audit import audit_result, audit_results
 from slm_lab.benchmark.manifest import load_manifest
 from slm_lab.benchmark.result import read_results, write_result
@@ -61,6 +62,12 @@ def test_a_good_result_has_no_offence(folder, manifest):
 def test_a_tampered_result_is_caught(folder, manifest, change, told):
     edit(folder / "result.json", change)
     assert told in offences(folder, manifest)
+
+
+def test_two_commits_of_the_same_code_are_one_version(folder, manifest, monkeypatch):
+    edit(folder / "result.json", lambda r: r["provenance"]["git_shas"].append(OLD_SHA))
+    monkeypatch.setattr(audit, "is_same_code", lambda *shas: OLD_SHA in shas)
+    assert offences(folder, manifest) == ""
 
 
 @pytest.mark.parametrize(

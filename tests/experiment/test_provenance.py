@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from slm_lab.experiment import provenance
-from slm_lab.experiment.provenance import git_dirty, git_sha, read_sittings, sitting
+from slm_lab.experiment.provenance import (
+    git_dirty,
+    git_sha,
+    is_same_code,
+    read_sittings,
+    sitting,
+)
 
 
 def test_a_sitting_is_on_record_from_its_start_and_says_how_it_ended(tmp_path):
@@ -62,11 +68,21 @@ def checkout(tmp_path: Path, monkeypatch) -> Path:
     package = tmp_path / "slm_lab"
     package.mkdir()
     (package / "code.py").write_text("x = 1\n")
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
-    for command in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "first"]):
-        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    commit(tmp_path)
     monkeypatch.setattr(provenance, "_root", lambda: tmp_path)
     return tmp_path
+
+
+def commit(repository: Path) -> str:
+    """Everything there; its sha."""
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for command in (["add", "."], [*identity, "commit", "-qm", "work"]):
+        subprocess.run(["git", *command], cwd=repository, check=True)
+    found = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(
+        found, cwd=repository, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def test_the_package_is_dirty_when_it_differs_from_its_commit(checkout):
@@ -88,3 +104,21 @@ def test_code_in_a_repository_of_somebody_else_has_no_known_state(checkout, monk
     monkeypatch.delenv("SLM_LAB_GIT_SHA", raising=False)
     assert git_dirty() is None
     assert git_sha() is None
+
+
+def test_commits_are_of_the_same_code_until_a_module_of_the_package_changes(checkout):
+    (checkout / "script.py").write_text("")
+    first = commit(checkout)
+    (checkout / "slm_lab" / "spec.json").write_text("{}")
+    (checkout / "script.py").write_text("x = 1\n")
+    second = commit(checkout)
+    (checkout / "slm_lab" / "agent").mkdir()
+    (checkout / "slm_lab" / "agent" / "net.py").write_text("")
+    third = commit(checkout)
+    assert is_same_code(first, second)
+    assert not is_same_code(first, second, third)
+
+
+def test_a_commit_that_nobody_knows_is_other_code(checkout):
+    (checkout / "script.py").write_text("")
+    assert not is_same_code(commit(checkout), "f" * 40)
