@@ -81,14 +81,23 @@ def _take_folder(source: Path, into: Path, prefix: str) -> Iterator[tuple[str, F
     taken: set[str] = set()
     for name in sorted(folders):  # so that `last` comes before `last-1`
         slot = name.removesuffix(FALLBACK)
-        # A fallback that is there alone is what a rotation leaves for a moment.
-        if is_sealed(source / name) or is_sealed(source / slot):
+        if _is_slot(source, slot):
             if slot not in taken and (files := _take_checkpoint(source, slot, into / slot)):
                 taken.add(slot)
                 yield from ((f"{prefix}{slot}/{file}", entry) for file, entry in files.items())
         else:
             (into / name).mkdir()
             yield from _take_folder(source / name, into / name, f"{prefix}{name}/")
+
+
+def _is_slot(parent: Path, slot: str) -> bool:
+    """Whether checkpoints are kept under this name.
+
+    A rotation leaves the fallback alone for a moment, and between two looks it may have gone on:
+    taken for a plain folder, the checkpoint would be missing from the copy.
+    """
+    names = (slot, slot + FALLBACK)
+    return any(is_sealed(parent / name) for _ in range(ATTEMPTS) for name in names)
 
 
 def _take_checkpoint(parent: Path, slot: str, into: Path) -> dict[str, FileEntry]:

@@ -70,6 +70,23 @@ def test_without_a_good_newest_one_the_one_before_takes_its_place(
     assert not (into / SESSION / "last-1").exists()
 
 
+def test_a_rotation_between_the_listing_and_the_look_loses_no_checkpoint(
+    run_dir: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`last` is listed alone; then a rotation has made `last-1` of it, and no `last` yet."""
+    session, real = run_dir / SESSION, snapshot._listed
+
+    def rotate_after_the_listing(folder: Path) -> list[os.DirEntry[str]]:
+        entries = real(folder)
+        if folder == session:
+            (session / "last").rename(session / "last-1")
+        return entries
+
+    monkeypatch.setattr(snapshot, "_listed", rotate_after_the_listing)
+    take_snapshot(run_dir, into)
+    assert read_manifest(into / SESSION / "last").frame == 100
+
+
 def test_a_damaged_checkpoint_is_never_shared(run_dir: Path, into: Path) -> None:
     os.truncate(run_dir / SESSION / "last" / "tensors.safetensors", 100)
     files = take_snapshot(run_dir, into).manifest.files
@@ -128,7 +145,7 @@ def test_snapshots_of_a_folder_that_is_rewritten_all_the_time_are_whole(
 
     def write_on() -> None:
         frame = 100
-        while not stop.is_set():
+        while not stop.wait(0.002):  # a run trains for seconds between two
             frame += 1
             kit.write_checkpoint(session / "last.writing", frame=frame)
             shutil.rmtree(session / "last-1", ignore_errors=True)
