@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +194,8 @@ def test_a_killed_machine_is_continued_elsewhere_from_what_it_had_synced(
         start_new_session=True,
     )
     try:
+        until(lambda: _last_manifests(first.glob("data/*/checkpoint/*/*/*")))
+        _halt_children(victim.pid)  # the session; what shares its folder goes on
         until(lambda: _last_manifests(hub.datasets[kit.REPO].tree) or victim.poll() is not None)
     finally:
         os.killpg(victim.pid, signal.SIGKILL)
@@ -217,5 +219,12 @@ def test_a_killed_machine_is_continued_elsewhere_from_what_it_had_synced(
     assert metrics in hub.datasets[kit.REPO].tree
 
 
-def _last_manifests(tree: dict[str, Any]) -> list[str]:
-    return [path for path in tree if path.endswith("/last/manifest.json")]
+def _last_manifests(files: Iterable[str | Path]) -> list[str]:
+    return [str(path) for path in files if str(path).endswith("/last/manifest.json")]
+
+
+def _halt_children(pid: int) -> None:
+    """However fast the machine, the session does not come to its end before it is killed."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=True)
+    for child in found.stdout.split():
+        os.kill(int(child), signal.SIGSTOP)
