@@ -10,9 +10,15 @@ import pytest
 import torch
 
 from slm_lab.agent.agent import Agent
-from slm_lab.agent.experience import ImitationExperience, Lens, ReplayExperience
+from slm_lab.agent.experience import (
+    ImitationExperience,
+    Lens,
+    OnPolicyExperience,
+    ReplayExperience,
+)
 from slm_lab.agent.make import make_agent
 from slm_lab.agent.memory.replay import Replay
+from slm_lab.agent.memory.rollout import RolloutMemory
 from slm_lab.agent.memory.sampler import PrioritizedSampler, UniformSampler
 from slm_lab.agent.normalizer import ObsNormalizer, RewardTransform
 from slm_lab.spec import Spec
@@ -44,7 +50,7 @@ def make_experience(
 
 
 def add(
-    experience: ReplayExperience | ImitationExperience,
+    experience: ReplayExperience | ImitationExperience | OnPolicyExperience,
     make: MakeTransition,
     num_envs: int = 1,
     obs: float = 0.0,
@@ -104,6 +110,41 @@ def test_observations_are_kept_raw_and_seen_through_todays_statistics(
     assert min(experience.batch(frame=0).obs.flatten().tolist()) == pytest.approx(
         -2 / (8 / 3) ** 0.5
     )
+
+
+def test_the_lens_of_a_replay_stands_still_once_the_rate_is_zero(
+    transition: MakeTransition,
+) -> None:
+    # A policy that no longer learns cannot follow statistics that move under it.
+    normalizer = ObsNormalizer((1,), None)
+    experience = make_experience(lens=Lens(normalizer, None, CPU))
+    for obs in (-1.0, 1.0):
+        add(experience, transition, obs=obs)
+    experience.batch(frame=0)
+    experience.learned(Metrics({"lr": 0.0}, 1))
+    resumed = make_experience(lens=Lens(normalizer, None, CPU))
+    resumed.load_state_dict(experience.state_dict())
+    add(experience, transition, obs=9.0)
+    add(resumed, transition, obs=9.0)
+    assert normalizer.state_dict()["count"] == 2
+
+    experience.learned(Metrics({"lr": 1e-4}, 1))  # a scheduler may raise it again
+    add(experience, transition, obs=9.0)
+    assert normalizer.state_dict()["count"] == 3
+
+
+@pytest.mark.parametrize(("lr", "moves"), [(1e-3, True), (0.0, False)])
+def test_the_lens_of_a_rollout_stands_still_once_the_rate_is_zero(
+    lr: float, moves: bool, transition: MakeTransition
+) -> None:
+    normalizer = ObsNormalizer((1,), None)
+    memory = RolloutMemory(2, 1, (1,), "float32", (), torch.int64)
+    experience = OnPolicyExperience(memory, Lens(normalizer, None, CPU))
+    for obs in (-1.0, 1.0):
+        add(experience, transition, obs=obs)
+    experience.batch(frame=0)
+    experience.learned(Metrics({"lr": lr}, 1))
+    assert normalizer.state_dict()["count"] == (2 if moves else 0)
 
 
 def test_each_reward_of_an_n_step_return_is_clipped_not_their_sum(
