@@ -2,7 +2,8 @@
 
 Acting never moves them. A rollout moves them after it was learned from, so that the acting policy
 and the loss see it through the same lens; a replay keeps raw rows, moves them with every step, and
-sees each batch through the latest.
+sees each batch through the latest. At a learning rate of zero the agent's lens stands still
+(experience.py).
 """
 
 from __future__ import annotations
