@@ -207,7 +207,8 @@ class ResidentExperience(OnPolicyExperience):
 class ReplayExperience:
     """Steps are kept and drawn again; learning starts after `start` and comes `every` so many.
 
-    Both count transitions. A vector step adds several at once and leads to one update at most.
+    Both count transitions. A vector step adds several at once, and all training calls that became
+    due by it, of `batches` minibatches each, are drawn as one batch.
     """
 
     def __init__(
@@ -217,29 +218,28 @@ class ReplayExperience:
         self._lens = lens
         self._start, self._every, self._batches = start, every, batches
         self._seen = 0
-        self._is_due = False
+        self._due = 0  # training calls
         self._moves_lens = lens.has_statistics
         self._index: Tensor | None = None
 
     @property
     def ready(self) -> bool:
-        return self._is_due
+        return self._due > 0
 
     def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
         self._replay.add(obs, action, transition)
         before = self._seen
         self._seen += len(transition.reward)
-        self._is_due = (
-            self._seen > self._start and self._seen // self._every > before // self._every
-        )
+        if self._seen > self._start:
+            self._due = self._seen // self._every - before // self._every
         if self._moves_lens:
             ended = torch.from_numpy(transition.terminated | transition.truncated)
             self._lens.observe_rewards(torch.from_numpy(transition.reward)[None], ended[None])
             self._lens.observe_obs(torch.from_numpy(obs))
 
     def batch(self, frame: int) -> ReplayBatch:
-        self._is_due = False
-        raw = self._replay.sample(self._batches, frame, self._lens.reward)
+        raw = self._replay.sample(self._batches * self._due, frame, self._lens.reward)
+        self._due = 0
         self._index = raw.index
         if self._lens.is_clear:
             return raw

@@ -60,6 +60,7 @@ from slm_lab.spec import (
     SoftActorCriticSpec,
     Spec,
     SpecError,
+    batches_per_call,
     ppo_minibatch_size,
     training_start_step,
 )
@@ -194,10 +195,9 @@ def _pace(spec: Spec) -> _Pace:
             return _Pace(frames, 1, whole_episodes)
         case DQNSpec():
             steps = algorithm.training_iter * algorithm.training_batch_iter
-            return _Pace(max(algorithm.training_frequency, num_envs), steps)
+            return _Pace(algorithm.training_frequency, steps)
         case SoftActorCriticSpec() | CrossQSpec():
-            steps = algorithm.training_iter or num_envs
-            return _Pace(max(algorithm.training_frequency, num_envs), steps)
+            return _Pace(algorithm.training_frequency, batches_per_call(spec))
 
 
 def _seconds_saved_per_step(spec: Spec, spaces: Spaces) -> float:
@@ -218,7 +218,7 @@ def _make_experience(spec: Spec, setup: Setup, lens: Lens, pace: _Pace) -> Exper
             lens,
             start=training_start_step(spec),
             every=algorithm.training_frequency,
-            batches=algorithm.training_iter or setup.num_envs,
+            batches=batches_per_call(spec),
         )
     present = OnPolicyExperience(_make_on_policy_memory(spec, setup, pace), lens)
     if isinstance(algorithm, SILSpec | PPOSILSpec):

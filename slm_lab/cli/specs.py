@@ -63,7 +63,7 @@ def spec(
         raise typer.BadParameter("give one FILE and one NAME, or --check FILE…")
     else:
         name = files[1] if len(files) == 2 else None
-        typer.echo(json.dumps(load_spec(files[0], name, sets=sets or []).to_dict(), indent=2))
+        typer.echo(json.dumps(load_spec(files[0], name, sets=sets or []).resolved(), indent=2))
 
 
 def specs(

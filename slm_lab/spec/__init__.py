@@ -51,7 +51,13 @@ from slm_lab.spec.net import (
     SchedulerSpec,
     TorchArcNetSpec,
 )
-from slm_lab.spec.schema import AgentSpec, Spec, ppo_minibatch_size, training_start_step
+from slm_lab.spec.schema import (
+    AgentSpec,
+    Spec,
+    batches_per_call,
+    ppo_minibatch_size,
+    training_start_step,
+)
 from slm_lab.spec.search import split_search_key
 
 __all__ = [
@@ -93,6 +99,7 @@ __all__ = [
     "SpecWarning",
     "TorchArcNetSpec",
     "UpgradedFile",
+    "batches_per_call",
     "check_file",
     "example_sets",
     "find_spec_file",

@@ -105,7 +105,7 @@ class RandomSpec(Block):
 
 
 class _Discounted(Block):
-    gamma: Fraction = Field(description="Discount factor of future rewards, 0 to 1.")
+    gamma: Fraction = Field(default=0.99, description="Discount factor of future rewards, 0 to 1.")
     action_pdtype: ActionPdType = Field(
         default="default", description="Action distribution; default picks by action space."
     )
@@ -113,10 +113,14 @@ class _Discounted(Block):
 
 class _ValueBased(_Discounted):
     action_policy: ActionPolicy = Field(
-        default="default", description="How an action is chosen from the Q values."
+        default="default",
+        description="How an action is chosen from the Q values; default is epsilon_greedy, or "
+        "boltzmann where action_pdtype is Categorical.",
     )
-    explore_var_spec: ScheduleSpec = Field(
-        description="Schedule of epsilon (epsilon_greedy) or temperature (boltzmann)."
+    explore_var_spec: ScheduleSpec | None = Field(
+        default=None,
+        description="Schedule of epsilon (epsilon_greedy) or temperature (boltzmann); null is "
+        "from 1 to 0.05 over the first fifth of env.max_frame.",
     )
 
 
@@ -125,7 +129,8 @@ class SARSASpec(_ValueBased):
 
     name: Literal["SARSA"] = Field(description="Algorithm name.")
     training_frequency: Count = Field(
-        description="Env steps (episodes with OnPolicyReplay) between updates."
+        default=32,
+        description="Env steps between updates; with OnPolicyReplay episodes, and 1 is the default.",
     )
 
 
@@ -135,12 +140,12 @@ class DQNSpec(_ValueBased):
     name: Literal["VanillaDQN", "DQNBase", "DQN", "DoubleDQN"] = Field(
         description="Algorithm name."
     )
-    training_frequency: Count = Field(description="Transitions between training calls.")
+    training_frequency: Count = Field(default=4, description="Transitions between training calls.")
     training_start_step: CountOrZero | None = Field(
         default=None, description="Transitions before the first training call; null is one batch."
     )
-    training_iter: Count = Field(description="Batches per training call.")
-    training_batch_iter: Count = Field(description="Gradient steps per batch.")
+    training_iter: Count = Field(default=1, description="Batches per training call.")
+    training_batch_iter: Count = Field(default=1, description="Gradient steps per batch.")
     n_step: Count = Field(default=1, description="Rewards summed before the bootstrap.")
 
 
@@ -149,7 +154,8 @@ class ReinforceSpec(_Discounted):
 
     name: Literal["Reinforce"] = Field(description="Algorithm name.")
     training_frequency: Count = Field(
-        description="Env steps (episodes with OnPolicyReplay) between updates."
+        default=32,
+        description="Env steps between updates; with OnPolicyReplay episodes, and 1 is the default.",
     )
     entropy_coef_spec: ScheduleSpec | None = Field(
         default=None, description="Schedule of the entropy bonus; null is none."
@@ -160,10 +166,12 @@ class ReinforceSpec(_Discounted):
 
 class _ActorCriticKeys(_Discounted):
     training_frequency: Count = Field(
-        description="Env steps (episodes with OnPolicyReplay) between updates."
+        default=32,
+        description="Env steps between updates; with OnPolicyReplay episodes, and 1 is the default.",
     )
     lam: Fraction | None = Field(
-        description="Lambda of GAE, as 0.95; null for num_step_returns, or whole-rollout returns."
+        default=0.95,
+        description="Lambda of GAE, as 0.95; null for num_step_returns, or whole-rollout returns.",
     )
     num_step_returns: Count | None = Field(
         default=None,
@@ -202,11 +210,17 @@ class ActorCriticSpec(_ActorCriticKeys):
 
 
 class _PPOKeys(_Discounted):
-    lam: Fraction = Field(description="Lambda of GAE, 0 to 1.")
-    clip_eps_spec: ScheduleSpec = Field(description="Schedule of the clip range.")
-    time_horizon: Count = Field(description="Rollout length in steps of each env.")
-    training_epoch: Count = Field(description="Passes over each rollout.")
-    minibatch_size: Count = Field(default=4, description="Transitions per gradient step.")
+    lam: Fraction = Field(default=0.95, description="Lambda of GAE, 0 to 1.")
+    clip_eps_spec: ScheduleSpec = Field(
+        default_factory=lambda: ScheduleSpec(name="no_decay", start_val=0.2),
+        description="Schedule of the clip range; a constant 0.2 unless given.",
+    )
+    time_horizon: Count = Field(
+        default=2048,
+        description="Rollout length in steps of each env; unless given, 2,048 steps over all envs.",
+    )
+    training_epoch: Count = Field(default=10, description="Passes over each rollout.")
+    minibatch_size: Count = Field(default=64, description="Transitions per gradient step.")
     entropy_coef_spec: ScheduleSpec | None = Field(
         default=None, description="Schedule of the entropy bonus; null is none."
     )
@@ -233,9 +247,11 @@ class PPOSpec(_PPOKeys):
 
 
 class _SACKeys(_Discounted):
-    training_frequency: Count = Field(description="Transitions between training calls.")
+    training_frequency: Count = Field(default=1, description="Transitions between training calls.")
     training_iter: Count | None = Field(
-        default=None, description="Batches per training call; null is num_envs."
+        default=None,
+        description="Batches per training call; null is the smaller of num_envs and "
+        "training_frequency, one batch a transition.",
     )
     training_start_step: CountOrZero | None = Field(
         default=None,
@@ -256,7 +272,7 @@ class _SACKeys(_Discounted):
     alpha_lr: NonNegative | None = Field(
         default=None, description="Learning rate of the temperature; null is the actor's."
     )
-    log_alpha_min: Number = Field(default=-5.0, description="Lower clamp of log alpha.")
+    log_alpha_min: Number = Field(default=-10.0, description="Lower clamp of log alpha.")
     log_alpha_max: Number = Field(default=2.0, description="Upper clamp of log alpha.")
     fixed_alpha: NonNegative | None = Field(
         default=None, description="Constant temperature instead of a tuned one."

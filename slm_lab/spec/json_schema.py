@@ -45,13 +45,14 @@ def file_schema() -> Schema:
     _open_arguments(blocks["LossSpec"], sorted(LOSSES.values()), None)
 
     spec = _as_written(schema)
-    spec["required"] = ["agent", "env", "meta"]  # a spec in a file is named by its key
+    spec["required"] = ["agent", "env"]  # a spec in a file is named by its key
     spec["properties"]["search"] |= {
         "patternProperties": {f"__({'|'.join(DISTRIBUTIONS)})$": {"type": "array"}},
         "additionalProperties": {"type": "object"},
     }
-    # Random has neither memory nor net to speak of.
+    # What is left out comes from the algorithm's defaults (defaults.py).
     blocks["AgentSpec"]["required"] = ["algorithm"]
+    blocks["AgentSpec"]["properties"]["algorithm"]["required"] = ["name"]
     return {
         "$schema": _DIALECT,
         "title": "SLM Lab spec file",
@@ -109,10 +110,12 @@ def _choice(schema: Schema) -> Schema:
     return {
         **{k: v for k, v in schema.items() if k == "description"},
         "type": "object",
-        "required": [key],
         "properties": {key: {"enum": sorted(options)}},
         "allOf": [
-            {"if": {"properties": {key: {"const": option}}}, "then": {"$ref": reference}}
+            {
+                "if": {"properties": {key: {"const": option}}, "required": [key]},
+                "then": {"$ref": reference},
+            }
             for option, reference in sorted(options.items())
         ],
     }

@@ -51,8 +51,12 @@ class OnPolicyCrossEntropySpec(_OnPolicyMemory):
 
 
 class _ReplayKeys(Block):
-    batch_size: Count = Field(description="Transitions per sampled batch.")
-    max_size: Count = Field(description="Capacity in transitions.")
+    batch_size: Count = Field(
+        default=64, description="Transitions per sampled batch; 256 for SAC and CrossQ."
+    )
+    max_size: Count = Field(
+        default=100_000, description="Capacity in transitions; 1,000,000 for SAC and CrossQ."
+    )
     use_cer: Flag = Field(default=False, description="Every batch holds the newest transitions.")
 
     @model_validator(mode="after")
@@ -75,8 +79,10 @@ class PrioritizedReplaySpec(_ReplayKeys):
     """Ring buffer, sampled in proportion to (error + epsilon) ** alpha."""
 
     name: Literal["PrioritizedReplay"] = Field(description="Memory name.")
-    alpha: Fraction = Field(description="Exponent of priorities; 0 is uniform.")
-    epsilon: NonNegative = Field(description="Added to each error, so that none is never sampled.")
+    alpha: Fraction = Field(default=0.6, description="Exponent of priorities; 0 is uniform.")
+    epsilon: NonNegative = Field(
+        default=1e-4, description="Added to each error, so that none is never sampled."
+    )
     beta: Fraction = Field(
         default=0.4, description="Exponent of importance weights at the start, annealed to 1."
     )

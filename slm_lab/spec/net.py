@@ -345,7 +345,9 @@ ConvLayers = Annotated[tuple[tuple[int | tuple[int, int], ...], ...], BeforeVali
 class _NetKeys(Block):
     """Keys that every net type takes."""
 
-    hid_layers_activation: Activation = Field(description="Activation of hidden layers, as relu.")
+    hid_layers_activation: Activation = Field(
+        default="relu", description="Activation of hidden layers, as relu."
+    )
     out_layer_activation: Annotated[
         str | tuple[str | None, ...] | None, BeforeValidator(_activations)
     ] = Field(default=None, description="Activation of the output, or a list with one per head.")
@@ -370,14 +372,16 @@ class _NetKeys(Block):
     lr_scheduler_spec: Annotated[SchedulerSpec | None, BeforeValidator(_null_when_empty)] = Field(
         default=None, description="Learning-rate scheduler; null is constant."
     )
-    update_type: Literal["replace", "polyak"] = Field(
-        default="replace", description="How target nets follow the online nets."
+    update_type: Literal["replace", "polyak"] | None = Field(
+        default=None,
+        description="How target nets follow the online nets: polyak for SAC, replace for DQN "
+        "unless given.",
     )
-    update_frequency: Positive = Field(
-        default=1.0, description="Frames between copies, for replace."
+    update_frequency: Positive | None = Field(
+        default=None, description="Frames between copies, for replace; 1,000 unless given."
     )
-    polyak_coef: Fraction = Field(
-        default=0.0, description="Share of the online weights, for polyak."
+    polyak_coef: Fraction | None = Field(
+        default=None, description="Share of the online weights, for polyak; 0.005 unless given."
     )
     gpu: Annotated[
         bool | None, BeforeValidator(_gpu), WithJsonSchema({"enum": ["auto", True, False, None]})
@@ -402,7 +406,7 @@ class MLPNetSpec(_NetKeys):
     """Fully connected layers."""
 
     type: Literal["MLPNet"] = Field(description="Net type.")
-    hid_layers: Widths = Field(description="Width of each hidden layer.")
+    hid_layers: Widths = Field(default=(64, 64), description="Width of each hidden layer.")
     layer_norm: Flag = Field(default=False, description="LayerNorm before each activation.")
     batch_norm: Flag = Field(default=False, description="BatchNorm before each activation.")
 
@@ -411,16 +415,19 @@ class DuelingMLPNetSpec(_NetKeys):
     """Fully connected layers with value and advantage heads."""
 
     type: Literal["DuelingMLPNet"] = Field(description="Net type.")
-    hid_layers: Widths = Field(description="Width of each hidden layer.")
+    hid_layers: Widths = Field(default=(64, 64), description="Width of each hidden layer.")
     layer_norm: Flag = Field(default=False, description="LayerNorm before each activation.")
     batch_norm: Flag = Field(default=False, description="BatchNorm before each activation.")
 
 
 class _ConvKeys(_NetKeys):
     conv_hid_layers: ConvLayers = Field(
-        description="Rows of [channels, kernel, stride, padding, dilation]."
+        default=((32, 8, 4, 0, 1), (64, 4, 2, 0, 1), (64, 3, 1, 0, 1)),
+        description="Rows of [channels, kernel, stride, padding, dilation].",
     )
-    fc_hid_layers: Widths = Field(description="Width of each layer after the convolutions.")
+    fc_hid_layers: Widths = Field(
+        default=(512,), description="Width of each layer after the convolutions."
+    )
 
 
 class ConvNetSpec(_ConvKeys):
@@ -428,7 +435,7 @@ class ConvNetSpec(_ConvKeys):
 
     type: Literal["ConvNet"] = Field(description="Net type.")
     batch_norm: Flag = Field(
-        default=True, description="BatchNorm after every convolution but the first."
+        default=False, description="BatchNorm after every convolution but the first."
     )
 
 
@@ -448,14 +455,14 @@ class RecurrentNetSpec(_NetKeys):
     cell_type: Annotated[Literal["RNN", "LSTM", "GRU"], BeforeValidator(_cell_type)] = Field(
         default="GRU", description="Recurrent cell."
     )
-    fc_hid_layers: Widths = Field(description="Width of each layer before the cell.")
-    rnn_hidden_size: SmallCount = Field(description="Width of the cell.")
+    fc_hid_layers: Widths = Field(default=(), description="Width of each layer before the cell.")
+    rnn_hidden_size: SmallCount = Field(default=64, description="Width of the cell.")
     rnn_num_layers: SmallCount = Field(default=1, description="Stacked cells.")
     bidirectional: Flag = Field(
         default=False, description="Read the last seq_len observations both ways instead."
     )
     seq_len: Count = Field(
-        description="Steps of a training sequence: how far back the gradient reaches."
+        default=16, description="Steps of a training sequence: how far back the gradient reaches."
     )
 
 

@@ -24,6 +24,7 @@ from slm_lab.spec.algorithm import (
     canonical_algorithm,
 )
 from slm_lab.spec.block import Block, FreeMapping, Report, build_block, shown
+from slm_lab.spec.defaults import with_defaults
 from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
 from slm_lab.spec.memory import (
@@ -89,16 +90,41 @@ class Spec(Block):
         default={}, description="Dotted key__distribution -> its arguments."
     )
 
-    # The tree as its author spelled it, so that a saved spec is the spec that was given.
+    # The tree as its author spelled it, and the same with what its author left out.
+    _given: dict[str, Any] = PrivateAttr(default_factory=dict)
     _tree: dict[str, Any] = PrivateAttr(default_factory=dict)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether two specs mean the same, however much of it is written out."""
+        return isinstance(other, Spec) and self.__dict__ == other.__dict__
+
+    __hash__ = Block.__hash__
+
     def to_dict(self) -> dict[str, Any]:
-        """The spec as plain JSON data; loading it again gives an equal Spec."""
+        """The spec as plain JSON data; loading it again gives an equal Spec.
+
+        Blocks that were left out are written out, so that a saved spec means the same under other
+        defaults; all else is as its author spelled it.
+        """
         return copy.deepcopy(self._tree)
+
+    def resolved(self) -> dict[str, Any]:
+        """`to_dict` with the value of every key that has a default."""
+        tree = self.to_dict()
+        agent, built = tree["agent"], self.agent
+        _write_defaults(agent["algorithm"], built.algorithm)
+        if built.algorithm.name in OFF_POLICY | SELF_IMITATION:  # others keep a rollout, no more
+            _write_defaults(agent["memory"], built.memory)
+        _write_defaults(agent["net"], built.net)
+        if built.critic_net is not None and "critic_net" in agent:
+            _write_defaults(agent["critic_net"], built.critic_net)
+        _write_defaults(tree["env"], self.env)
+        _write_defaults(tree["meta"], self.meta)
+        return tree
 
     def with_values(self, values: Mapping[str, Any]) -> Spec:
         """A validated copy with values written at dotted paths: `{"env.num_envs": 8}`."""
-        tree = self.to_dict()
+        tree = copy.deepcopy(self._given)
         problems = [
             problem
             for path, value in values.items()
@@ -123,6 +149,22 @@ def build_spec(tree: Mapping[str, Any], name: str, source: str = "") -> tuple[Sp
     return spec, report.all_warnings()
 
 
+def _write_defaults(block: dict[str, Any], built: Block) -> None:
+    """Add each key that a block leaves at its default, unless an actor_ or critic_ key stands in.
+
+    Arguments of an optimiser, a loss or an env stand beside its name, as in a file.
+    """
+    for key, value in built.model_dump(mode="json").items():
+        if isinstance(value, dict) and "kwargs" in value:
+            value = {"name": value["name"], **value["kwargs"]}
+        if key == "kwargs" or f"actor_{key}" in block or f"critic_{key}" in block:
+            continue
+        if block.get(key) is None:
+            block[key] = value
+        elif isinstance(value, dict) and isinstance(block[key], dict):
+            block[key] = {**value, **block[key]}
+
+
 def ppo_minibatch_size(spec: Spec) -> int:
     """Transitions per gradient step of PPO: as given where that divides the rollout evenly.
 
@@ -139,6 +181,17 @@ def ppo_minibatch_size(spec: Spec) -> int:
     unit = net.seq_len if isinstance(net, RecurrentNetSpec) else 1
     units, given = rollout // unit, max(1, algorithm.minibatch_size // unit)
     return units // (units // given) * unit
+
+
+def batches_per_call(spec: Spec) -> int:
+    """Minibatches that one training call of an off-policy algorithm draws.
+
+    Where a spec does not say there is one for each transition, whether training calls come more
+    often than the envs step together or not.
+    """
+    given = getattr(spec.agent.algorithm, "training_iter", None)
+    every = getattr(spec.agent.algorithm, "training_frequency", 1)
+    return int(given or min(spec.env.num_envs, every))
 
 
 def training_start_step(spec: Spec) -> int:
@@ -191,6 +244,7 @@ def _build(tree: dict[str, Any], name: str, report: Report) -> Spec | None:
     if is_v4(tree):
         report.problem("agent", V4_MESSAGE)
         return None
+    given, tree = tree, with_defaults(tree)
     blocks: dict[str, dict[str, Any]] = {}
     for key in sorted(tree.keys() - {"name", *_BLOCKS}):
         report.problem(key, f"unknown key for a spec. {did_you_mean(key, _BLOCKS)}")
@@ -199,7 +253,7 @@ def _build(tree: dict[str, Any], name: str, report: Report) -> Spec | None:
         if isinstance(block, Mapping):
             blocks[key] = dict(block)
         elif key not in tree:
-            report.problem(key, "missing; a spec has the blocks agent, env and meta")
+            report.problem(key, "missing; a spec has the blocks agent and env")
         elif not (key == "search" and block is None):
             report.problem(key, f"found {shown(block)}; expected a mapping")
 
@@ -212,7 +266,7 @@ def _build(tree: dict[str, Any], name: str, report: Report) -> Spec | None:
         return None
     spec = Spec(name=name, agent=agent, env=env, meta=meta, search=search)
     _cross_check(spec, report)
-    spec._tree = tree
+    spec._given, spec._tree = given, tree
     return spec
 
 
@@ -251,11 +305,6 @@ def _build_agent(tree: dict[str, Any], report: Report) -> AgentSpec | None:
     name = _chosen(parts["algorithm"], "name", ALGORITHMS, "agent.algorithm", report)
     if name is None:
         return None
-    if name == "Random":
-        # A random agent stores nothing and has no net, so a spec may leave both out.
-        parts.setdefault("memory", {}).setdefault("name", "OnPolicyBatchReplay")
-        if "type" not in parts.setdefault("net", {}):
-            parts["net"] = {"type": "MLPNet", "hid_layers": [], "hid_layers_activation": "relu"}
     if name in ("PPO", "PPOSIL"):
         _rollouts_for_episodes(name, parts, report)
     algorithm = _build_algorithm(name, parts["algorithm"], report)

@@ -108,6 +108,19 @@ def test_the_loss_weighs_policy_value_and_entropy(make_spec: MakeSpec) -> None:
     assert loss.item() == pytest.approx(4 * math.log(2) + 2.5 - 0.1 * math.log(2))
 
 
+def test_the_critics_own_loss_spec_is_the_value_loss(make_spec: MakeSpec) -> None:
+    own = {"agent.net.critic_loss_spec": {"name": "L1Loss"}}
+    a2c = make_a2c(make_spec("ActorCritic", PLAIN | own))
+    _, metrics = a2c.loss(
+        a2c.learner.state,
+        torch.zeros(2, 1),
+        torch.tensor([0, 1]),
+        torch.tensor([1.0, 3.0]),
+        torch.tensor([1.0, 3.0]),
+    )
+    assert metrics["value_loss"].item() == pytest.approx(2.0)  # (1 + 3) / 2
+
+
 def test_one_sgd_step_moves_the_policy_along_the_policy_gradient(
     make_spec: MakeSpec, make_rollout: MakeRollout
 ) -> None:

@@ -83,8 +83,25 @@ def test_learning_starts_after_so_many_transitions_and_comes_every_so_many(
     assert due(make_experience(4, start=8, every=6), transition, 4, 8) == [12, 20, 24, 32]
 
 
-def test_a_vector_step_leads_to_one_update_at_most(transition: MakeTransition) -> None:
-    assert due(make_experience(4, every=1), transition, 4, 3) == [4, 8, 12]
+@pytest.mark.parametrize(
+    ("num_envs", "every", "minibatches"),
+    [
+        (1, 4, [0, 0, 0, 2, 0, 0, 0, 2]),
+        (4, 4, [2, 2]),
+        (8, 4, [4]),  # two calls became due by one step, of two minibatches each
+        (8, 16, [0, 2]),
+        (8, 3, [4, 6]),  # at 3 and 6, then at 9, 12 and 15
+    ],
+)
+def test_all_training_calls_that_a_vector_step_makes_due_are_drawn(
+    transition: MakeTransition, num_envs: int, every: int, minibatches: list[int]
+) -> None:
+    experience = make_experience(num_envs, every=every, batches=2)
+    found = []
+    for _ in minibatches:
+        add(experience, transition, num_envs)
+        found.append(len(experience.batch(frame=0).index) // 8 if experience.ready else 0)
+    assert found == minibatches
 
 
 def test_an_update_that_is_due_is_made_once(transition: MakeTransition) -> None:

@@ -98,17 +98,15 @@ def shares(agent: Agent, frame: int = 0) -> list[float]:
     return found
 
 
-SOFTMAX = [math.exp(q) / sum(map(math.exp, (0, 1, 2, 0))) for q in (0, 1, 2, 0)]
-
-
 @pytest.mark.parametrize(
     ("policy", "pdtype", "expected"),
     [
         ("epsilon_greedy", "Argmax", [0.125, 0.125, 0.625, 0.125]),
         ("boltzmann", "Categorical", [0.0158, 0.1171, 0.8650, 0.0158]),  # softmax of 0, 2, 4, 0
         ("random", "Argmax", [0.25] * 4),
-        ("default", "Argmax", [0.0, 0.0, 1.0, 0.0]),
-        ("default", "Categorical", SOFTMAX),
+        ("default", "default", [0.125, 0.125, 0.625, 0.125]),
+        ("default", "Argmax", [0.125, 0.125, 0.625, 0.125]),
+        ("default", "Categorical", [0.0158, 0.1171, 0.8650, 0.0158]),
     ],
 )
 def test_each_policy_acts_as_it_is_named(

@@ -141,6 +141,13 @@ def test_loss_spec_chooses_the_value_loss(make_spec: MakeSpec) -> None:
     assert four_rows(ppo)[1]["value_loss"] == pytest.approx(0.75)  # (0 + 1 + 2 + 0) / 4
 
 
+def test_the_critics_own_loss_spec_is_the_value_loss(make_spec: MakeSpec) -> None:
+    own = {"agent.net.actor_loss_spec": {"name": "MSELoss"}}
+    own |= {"agent.net.critic_loss_spec": {"name": "L1Loss"}}
+    _, ppo = make_ppo(make_spec("PPO", PLAIN | own))
+    assert four_rows(ppo)[1]["value_loss"] == pytest.approx(0.75)  # (0 + 1 + 2 + 0) / 4
+
+
 def test_advantages_are_standardized_per_minibatch(make_spec: MakeSpec) -> None:
     _, ppo = make_ppo(make_spec("PPO", PLAIN | {"agent.algorithm.normalize_advantages": True}))
     ppo.learner.set_coefficients(clip_eps=0.2)

@@ -244,6 +244,29 @@ def test_drawn_sequences_and_their_successors_equal_their_single_rows(make_spec:
         torch.testing.assert_close(net(from_rows(rows, 8))[0], net(rows)[0])
 
 
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_the_target_of_a_sequence_is_that_of_its_single_rows(
+    make_spec: MakeSpec, n_step: int
+) -> None:
+    # Episodes of 6 steps end inside sequences of 8. Nothing was learned yet, so the state stored
+    # with each successor is what its own episode left behind.
+    values = {
+        "env.name": "probe/RecallFirst-v0",
+        "agent.algorithm.training_start_step": 100,
+        "agent.algorithm.training_iter": 1,
+        "agent.algorithm.n_step": n_step,
+    }
+    spec = recurrent(make_spec, "DQN", **values)
+    agent: Any = fresh(spec)
+    play(agent, spec, 40)
+    batch = agent.experience.batch(0)
+    net = agent.algorithm.modules["net"]
+    q_value = net(batch.obs)[0].gather(-1, batch.action.unsqueeze(-1)).squeeze(-1)
+    target = batch.reward + batch.discount * net(batch.next_obs)[0].amax(-1)
+    metrics = agent.algorithm.update(batch, frame=100)
+    torch.testing.assert_close(metrics.td_error, target - q_value)
+
+
 def test_whole_sequences_make_a_minibatch() -> None:
     first, second = shuffled_minibatches(4, 3, 6, 2, torch.Generator().manual_seed(0))
     # Rows are t * 3 + env; a minibatch is 2 steps of 3 sequences, which start at t = 0 or 2.

@@ -21,7 +21,7 @@ from slm_lab.agent.algorithm.sac import (
 )
 from slm_lab.agent.divergence import DivergenceError
 from slm_lab.agent.make import make_agent
-from slm_lab.spec import Spec, SpecError
+from slm_lab.spec import Spec, SpecError, batches_per_call
 from slm_lab.types import ReplayBatch, Spaces
 
 MakeSpec = Callable[..., Spec]
@@ -265,9 +265,15 @@ def test_every_minibatch_of_a_call_is_one_update(
     assert sac.learner.state["q1_net.slot.step"].item() == 4
 
 
-def test_by_default_there_are_as_many_minibatches_as_envs(make_spec: MakeSpec) -> None:
-    sac = make_sac(make_spec, DISCRETE, training_iter=None)
-    assert sac._iterations == 4
+@pytest.mark.parametrize(
+    ("envs", "every", "batches"), [(1, 1, 1), (16, 16, 16), (16, 1, 1), (4, 8, 4)]
+)
+def test_by_default_there_is_a_minibatch_for_each_transition(
+    make_spec: MakeSpec, envs: int, every: int, batches: int
+) -> None:
+    values = {"env.num_envs": envs, "agent.algorithm.training_frequency": every}
+    spec = make_spec("SoftActorCritic", values | {"agent.algorithm.training_iter": None})
+    assert batches_per_call(spec) == batches
 
 
 # The temperature

@@ -104,8 +104,8 @@ def share_of(spec: Spec) -> float:
 def test_a_dqn_knows_its_own_pace(make_spec: MakeSpec) -> None:
     values: dict[str, Any] = {"agent.net.polyak_coef": 0.19, "agent.algorithm.training_iter": 1}
     keys = "agent.algorithm.training_frequency", "agent.algorithm.training_batch_iter"
-    # 4 envs: an update every 4 or fewer transitions is one per env step, every 8 one per two.
-    paces = {(4, 1): 0.19, (1, 1): 0.19, (8, 1): 1 - 0.81**2, (4, 2): 0.1, (8, 2): 0.19}
+    # 4 envs: an update every 4 transitions is one per env step, every 8 one per two, each 4.
+    paces = {(4, 1): 0.19, (1, 1): 1 - 0.9**0.5, (8, 1): 1 - 0.81**2, (4, 2): 0.1, (8, 2): 0.19}
     for pace, share in paces.items():
         spec = make_spec("DQN", values | dict(zip(keys, pace, strict=True)))
         assert share_of(spec) == pytest.approx(share), pace

@@ -89,7 +89,7 @@ def test_a_mistake_is_found(ppo, path: str, value: Any):
     assert complaints({"a": tree}) != []
 
 
-@pytest.mark.parametrize("block", ["agent", "env", "meta"])
+@pytest.mark.parametrize("block", ["agent", "env"])
 def test_a_missing_block_is_found(ppo, block: str):
     del ppo[block]
     assert complaints({"a": ppo}) != []

@@ -49,7 +49,7 @@ class ActorCritic:
         with initialising(setup.seeds.net):
             self.nets = ActorCriticNets(self._family, actor, critic, setup.device)
         self.modules = self.nets.modules
-        self._value_loss = make_loss(actor.loss_spec)
+        self._value_loss = make_loss(critic.loss_spec)
         self.critic = Critic(self.nets, setup.device, normalize=spec.normalize_v_targets)
         state = self.nets.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
         # Extra steps move the critic alone (or a shared net), over the same state.

@@ -57,15 +57,18 @@ class DQN:
             )
         self._q = Trainable("net", q_net, net)
         self._seq_len = sequence_length(net)
+        # After several rewards successors are no longer one sequence: they skip and repeat steps.
+        # Each is read alone then, from the recurrent state stored with it.
+        self._next_seq_len = self._seq_len if spec.n_step == 1 else None
         self.modules = {"net": self._q.net}
         state = self._q.initial_state() | {"td_error": torch.zeros(batch_size, device=setup.device)}
         if self._has_target:
             state["target_net"] = state["net"].clone()
         self._row_loss = make_row_loss(net.loss_spec)
-        self.gradient_steps = spec.training_iter * spec.training_batch_iter
-        env_steps = max(1.0, spec.training_frequency / setup.num_envs)
+        gradient_steps = spec.training_iter * spec.training_batch_iter  # per training call
+        env_steps = spec.training_frequency / setup.num_envs
         self._target_update = TargetUpdate(
-            net, env_steps_per_gradient_step=env_steps / self.gradient_steps
+            net, env_steps_per_gradient_step=env_steps / gradient_steps
         )
         self.learner = Learner(state, self._step, compile=setup.compile)
         self._rates = LearningRates({"net": net}, max(spec.training_frequency, setup.num_envs))
@@ -98,7 +101,8 @@ class DQN:
             "lr": lr,
         }
         td_error = torch.cat(td_errors) if len(td_errors) > 1 else td_errors[0]
-        return Metrics(values, opt_steps=self.gradient_steps, td_error=td_error)
+        steps = len(td_errors) * self._spec.training_batch_iter
+        return Metrics(values, opt_steps=steps, td_error=td_error)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -133,7 +137,7 @@ class DQN:
         discount: Tensor,
         weight: Tensor,
     ) -> tuple[State, dict[str, Tensor]]:
-        obs, next_obs = from_rows(obs, self._seq_len), from_rows(next_obs, self._seq_len)
+        obs, next_obs = from_rows(obs, self._seq_len), from_rows(next_obs, self._next_seq_len)
         target = self._td_target(state, reward, next_obs, discount)
 
         def loss(state: State) -> tuple[Tensor, dict[str, Tensor]]:

@@ -45,6 +45,17 @@ def _epsilon_greedy(q_value: np.ndarray, epsilon: float, noise: np.ndarray) -> n
     return best
 
 
+def chosen_policy(spec: DQNSpec | SARSASpec) -> str:
+    """How a spec explores: as it says, else by the distribution that it names.
+
+    Both ways follow `explore_var_spec`, so what a curve reports is what acted.
+    """
+    if spec.action_policy != "default":
+        return spec.action_policy
+    draws = spec.action_pdtype in ("Categorical", "GumbelSoftmax")
+    return "boltzmann" if draws else "epsilon_greedy"
+
+
 class QActor:
     """Acts on the Q values of a net; how much it explores is a schedule over frames."""
 
@@ -53,12 +64,9 @@ class QActor:
     ) -> None:
         self._schedule = spec.explore_var_spec
         self._net = net
-        self._policy: str = spec.action_policy
+        self._policy = chosen_policy(spec)
         actions = setup.spaces.action_sizes[0]
-        if self._policy == "default":
-            # The distribution itself: all mass on the best action, or softmax of the Q values.
-            self._policy = "greedy" if spec.action_pdtype == "Argmax" else "softmax"
-        draws_classes = self._policy in ("boltzmann", "softmax")
+        draws_classes = self._policy == "boltzmann"
         self._noise = Noise(
             "gumbel" if draws_classes else "uniform",
             (setup.num_envs, actions if draws_classes else 2),
@@ -111,8 +119,4 @@ class QActor:
                 return epsilon_greedy(q_value, explore_var, noise)
             case "boltzmann":
                 return boltzmann(q_value, explore_var, noise)
-            case "softmax":
-                return boltzmann(q_value, torch.ones_like(explore_var), noise)
-            case "random":
-                return epsilon_greedy(q_value, torch.ones_like(explore_var), noise)
-        return q_value.argmax(-1)
+        return epsilon_greedy(q_value, torch.ones_like(explore_var), noise)  # random

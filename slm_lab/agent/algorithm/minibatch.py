@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 
-def minibatches(columns: Sequence[Tensor], size: int) -> Iterable[Sequence[Tensor]]:
+def minibatches(columns: Sequence[Tensor], size: int) -> list[Sequence[Tensor]]:
     """Columns [k * size, ...] -> k sequences of columns [size, ...]."""
     if columns[0].shape[0] == size:
         return [columns]
-    return zip(*(torch.split(column, size) for column in columns), strict=True)
+    return list(zip(*(torch.split(column, size) for column in columns), strict=True))

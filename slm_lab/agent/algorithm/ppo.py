@@ -93,7 +93,7 @@ class PPO:
         with initialising(setup.seeds.net):
             self.nets = ActorCriticNets(self._family, actor, critic, setup.device)
         self.modules = self.nets.modules
-        self._value_loss = make_loss(actor.loss_spec)
+        self._value_loss = make_loss(critic.loss_spec)
         self.critic = Critic(self.nets, setup.device, normalize=spec.normalize_v_targets)
         state = self.nets.initial_state() | {
             "clip_eps": torch.zeros((), device=setup.device),

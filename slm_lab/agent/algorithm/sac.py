@@ -116,11 +116,10 @@ class SoftActorCritic:
             state["entropy_ema"].fill_(math.log(setup.spaces.action_sizes[0]))
         state["td_error"] = torch.zeros(batch_size, device=setup.device)
         self._target_update = make_target_update(critic)
-        self._row_loss = make_row_loss(actor.loss_spec)
+        self._row_loss = make_row_loss(critic.loss_spec)
         # Two graphs over one state: with a policy delay most updates move the critics alone.
         self.learner = Learner(state, self._full_step, compile=setup.compile)
         self._critic_learner = Learner(state, self._critic_step, compile=setup.compile)
-        self._iterations = spec.training_iter or setup.num_envs
         frames = max(spec.training_frequency, setup.num_envs)
         self._rates = LearningRates({t.name: t.spec for t in nets}, frames)
         alpha_lr = actor.optim_spec.lr if spec.alpha_lr is None else spec.alpha_lr
@@ -178,7 +177,7 @@ class SoftActorCritic:
         )
         drawn = minibatches(columns, self._batch_size)
         td_errors = []
-        for rows, noise in zip(drawn, self._learning_noise(), strict=True):
+        for rows, noise in zip(drawn, self._learning_noise(len(drawn)), strict=True):
             self._critic_updates += 1
             is_full = self._critic_updates % self._spec.policy_delay == 0
             (self.learner if is_full else self._critic_learner).step(*rows, *noise)
@@ -191,7 +190,7 @@ class SoftActorCritic:
         values = dict(check_finite(metrics, frame)) | {"lr": lr}
         if "alpha" not in values:  # no step of this update moved the policy
             values["alpha"] = float(self._current_alpha(self.learner.state))
-        return Metrics(values, opt_steps=self._iterations, td_error=torch.cat(td_errors))
+        return Metrics(values, opt_steps=len(drawn), td_error=torch.cat(td_errors))
 
     def target_entropy(self, frame: int) -> float:
         spec = self._spec
@@ -366,12 +365,12 @@ class SoftActorCritic:
             action = torch.rand(count, self._action_dim, generator=self._random) * 2 - 1
         return action.to(self._setup.device)
 
-    def _learning_noise(self) -> list[tuple[Tensor, Tensor]]:
-        """Noise of next actions and of actions, for every minibatch of an update at once."""
-        shape = (self._iterations, 2, self._batch_size, self._action_dim)
+    def _learning_noise(self, count: int) -> list[tuple[Tensor, Tensor]]:
+        """Noise of next actions and of actions, for all minibatches of an update at once."""
+        shape = (count, 2, self._batch_size, self._action_dim)
         if self._is_discrete:  # expectations are exact: nothing is drawn
             empty = torch.zeros((), device=self._setup.device)
-            return [(empty, empty)] * self._iterations
+            return [(empty, empty)] * count
         noise = torch.randn(shape, generator=self._generator).to(self._setup.device)
         return [(pair[0], pair[1]) for pair in noise.unbind(0)]
 

@@ -26,8 +26,8 @@ class TargetUpdate:
 
     def __init__(self, spec: NetSpec, *, env_steps_per_gradient_step: float) -> None:
         self.is_polyak = spec.update_type == "polyak"
-        self.share = 1 - (1 - spec.polyak_coef) ** env_steps_per_gradient_step
-        self._every = spec.update_frequency
+        self.share = 1 - (1 - (spec.polyak_coef or 0.0)) ** env_steps_per_gradient_step
+        self._every = spec.update_frequency or 1.0
         self._copied_at = 0
 
     def copy_if_due(self, state: State, pairs: dict[str, str], frame: int) -> None:
