@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "slm_lab"
 # From top to bottom. Rooms on one line do not see each other. `slm_lab` is the public surface,
 # `dashboard` looks at what runs have left on disk; `lab`, `search`, `live_graphs` are files, where
 # training and analysis meet, `hub` shares folders, `agent` is agent.py with what it is made of, and
-# the other files directly in agent/ are tools the algorithms share.
+# the other files directly in agent/ are tools they share.
 LINES = [
     {"slm_lab"},
     {"cli"},
@@ -23,7 +23,8 @@ LINES = [
     {"experiment", "analysis"},
     {"agent", "env"},
     {"agent.algorithm"},
-    {"agent.net", "agent.memory", "agent tools"},
+    {"agent.net", "agent.memory"},
+    {"agent tools"},
     {"spec"},
     {"types"},
 ]

@@ -55,6 +55,11 @@ class Lens:
         return isinstance(self._obs_transform, ObsNormalizer) or self._reward_transform is not None
 
     @property
+    def rescales_rewards(self) -> bool:
+        """Whether the same reward is seen differently as training goes on."""
+        return self._reward_transform is not None and self._reward_transform.follows_rewards
+
+    @property
     def is_clear(self) -> bool:
         """Whether observations are seen as they are and where they are."""
         return self._on_cpu and self._obs_transform is None
@@ -286,8 +291,8 @@ class ImitationExperience:
 
     def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
         self._present.add(obs, action, transition)
-        reward = self._lens.reward(torch.from_numpy(transition.reward)).numpy()
-        self._past.add(obs, action, reward, transition.terminated | transition.truncated)
+        ended = transition.terminated | transition.truncated
+        self._past.add(obs, action, transition.reward, ended)
 
     def batch(self, frame: int) -> ImitationBatch:
         return ImitationBatch(self._present.batch(frame), self._past_batch(frame))

@@ -222,7 +222,7 @@ def _make_experience(spec: Spec, setup: Setup, lens: Lens, pace: _Pace) -> Exper
         )
     present = OnPolicyExperience(_make_on_policy_memory(spec, setup, pace), lens)
     if isinstance(algorithm, SILSpec | PPOSILSpec):
-        past = _make_return_replay(spec, algorithm, setup)
+        past = _make_return_replay(spec, algorithm, setup, lens)
         return ImitationExperience(present, past, lens, batches=algorithm.training_iter)
     return present
 
@@ -249,7 +249,9 @@ def _keeps_rollouts(spec: Spec, pace: _Pace) -> bool:
     return not pace.whole_episodes and not isinstance(spec.agent.algorithm, keeps_more)
 
 
-def _make_return_replay(spec: Spec, algorithm: SILSpec | PPOSILSpec, setup: Setup) -> ReturnReplay:
+def _make_return_replay(
+    spec: Spec, algorithm: SILSpec | PPOSILSpec, setup: Setup, lens: Lens
+) -> ReturnReplay:
     memory, spaces = spec.agent.memory, setup.spaces
     assert not isinstance(memory, ReplaySpec | PrioritizedReplaySpec)
     capacity = min(memory.max_size, spec.env.max_frame)
@@ -266,6 +268,8 @@ def _make_return_replay(spec: Spec, algorithm: SILSpec | PPOSILSpec, setup: Setu
         batch_size=memory.batch_size,
         gamma=algorithm.gamma,
         use_cer=memory.use_cer,
+        learned_from=lens.reward,
+        rescales=lens.rescales_rewards,
     )
 
 

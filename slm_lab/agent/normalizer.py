@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from slm_lab.agent.algorithm.returns import discounted_scan
 from slm_lab.agent.moments import RunningMoments, State
+from slm_lab.agent.scan import discounted_scan
 
 if TYPE_CHECKING:
     from slm_lab.spec import EnvSpec
@@ -85,6 +85,11 @@ class RewardTransform:
         self._clip = clip
         self._moments = RunningMoments(()) if normalize else None
         self._return = torch.zeros(lanes)
+
+    @property
+    def follows_rewards(self) -> bool:
+        """Whether the scale moves with the rewards that are observed."""
+        return self._moments is not None
 
     def observe(self, reward: Tensor, ended: Tensor) -> None:
         """Let the statistics follow raw rewards: [T, B], in order of time."""

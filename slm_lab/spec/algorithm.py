@@ -130,7 +130,7 @@ class SARSASpec(_ValueBased):
     name: Literal["SARSA"] = Field(description="Algorithm name.")
     training_frequency: Count = Field(
         default=32,
-        description="Env steps between updates; with OnPolicyReplay episodes, and 1 is the default.",
+        description="Env steps between updates; episodes with OnPolicyReplay, 1 unless given.",
     )
 
 
@@ -155,7 +155,7 @@ class ReinforceSpec(_Discounted):
     name: Literal["Reinforce"] = Field(description="Algorithm name.")
     training_frequency: Count = Field(
         default=32,
-        description="Env steps between updates; with OnPolicyReplay episodes, and 1 is the default.",
+        description="Env steps between updates; episodes with OnPolicyReplay, 1 unless given.",
     )
     entropy_coef_spec: ScheduleSpec | None = Field(
         default=None, description="Schedule of the entropy bonus; null is none."
@@ -167,7 +167,7 @@ class ReinforceSpec(_Discounted):
 class _ActorCriticKeys(_Discounted):
     training_frequency: Count = Field(
         default=32,
-        description="Env steps between updates; with OnPolicyReplay episodes, and 1 is the default.",
+        description="Env steps between updates; episodes with OnPolicyReplay, 1 unless given.",
     )
     lam: Fraction | None = Field(
         default=0.95,

@@ -214,22 +214,23 @@ def _fill_target(net: Any, target: Tree) -> None:
 def _fill_algorithm(algorithm: Tree, memory: Any, env: Mapping[str, Any]) -> None:
     """What depends on other blocks: the length of schedules and of rollouts."""
     name = canonical_algorithm(algorithm["name"])
-    max_frame, num_envs = env.get("max_frame"), env.get("num_envs") or 1
-    if name in _EXPLORING and algorithm.get("explore_var_spec") is None:
-        if isinstance(max_frame, int | float) and max_frame > 0:
-            algorithm["explore_var_spec"] = {
-                "name": "linear_decay",
-                "start_val": 1.0,
-                "end_val": 0.05,
-                "start_step": 0,
-                "end_step": max(1, int(EXPLORED_SHARE * max_frame)),
-            }
+    max_frame: Any = env.get("max_frame")
+    num_envs: Any = env.get("num_envs") or 1
+    has_budget = isinstance(max_frame, int | float) and max_frame > 0
+    if name in _EXPLORING and algorithm.get("explore_var_spec") is None and has_budget:
+        algorithm["explore_var_spec"] = {
+            "name": "linear_decay",
+            "start_val": 1.0,
+            "end_val": 0.05,
+            "start_step": 0,
+            "end_step": max(1, int(EXPLORED_SHARE * max_frame)),
+        }
     plays_episodes = _kind_of(memory, "name") in ("OnPolicyReplay", "OnPolicyCrossEntropy")
     rolls_out = name in ("PPO", "PPOSIL") and not plays_episodes
-    if rolls_out and algorithm.get("time_horizon") is None:
-        if isinstance(num_envs, int) and num_envs > 0:
-            # 2,048 steps in all as in Stable-Baselines3, but never fewer than 128 of an env.
-            algorithm["time_horizon"] = max(128, ROLLOUT // num_envs // 64 * 64)
+    counts_envs = isinstance(num_envs, int) and num_envs > 0
+    if rolls_out and algorithm.get("time_horizon") is None and counts_envs:
+        # 2,048 steps in all as in Stable-Baselines3, but never fewer than 128 of an env.
+        algorithm["time_horizon"] = max(128, ROLLOUT // num_envs // 64 * 64)
     paced = name in ("SARSA", "Reinforce", "ActorCritic", "SIL")
     if paced and plays_episodes and algorithm.get("training_frequency") is None:
         algorithm["training_frequency"] = 1

@@ -253,6 +253,23 @@ def test_past_returns_are_made_of_rewards_as_they_are_learned_from(
     assert batch.rollout.reward.unique().tolist() == [1.0]
 
 
+@pytest.mark.parametrize("algorithm", ["SIL", "PPOSIL"])
+def test_past_and_present_returns_are_on_one_scale_under_normalised_rewards(
+    make_spec: MakeSpec, transition: MakeTransition, algorithm: str
+) -> None:
+    values = {"env.normalize_reward": True, "env.clip_reward": 1e9}
+    agent = make_agent(make_spec(algorithm, values), SPACES, seed=0)
+    experience = imitation(agent)
+    for reward in (1.0, 100.0, 10.0):  # the scale of later rewards changes what a 1 counts
+        while not experience.ready:
+            add(experience, transition, num_envs=4, reward=reward, terminated=True)
+        batch = experience.batch(frame=0)
+    assert batch.past is not None
+    ten = batch.rollout.reward.unique().item()
+    expected = {round(ten * share, 4) for share in (0.1, 1, 10)}
+    assert {round(r, 4) for r in batch.past.return_.tolist()} <= expected
+
+
 def test_what_the_past_had_to_teach_becomes_its_priority(
     make_spec: MakeSpec, transition: MakeTransition
 ) -> None:

@@ -24,10 +24,14 @@ class EveryRow(UniformSampler):
         return torch.arange(size)
 
 
+def raw(reward: Tensor) -> Tensor:
+    return reward
+
+
 def make_replay(
     capacity: int = 20, num_envs: int = 1, sampler: Sampler | None = None, **keys: Any
 ) -> ReturnReplay:
-    options: dict[str, Any] = {"batch_size": 4, "gamma": 0.5} | keys
+    options: dict[str, Any] = {"batch_size": 4, "gamma": 0.5, "learned_from": raw} | keys
     return ReturnReplay(
         capacity, num_envs, (1,), "float32", (), torch.int64, sampler or EveryRow(), **options
     )
@@ -55,6 +59,25 @@ def test_a_row_keeps_the_discounted_return_of_its_own_episode() -> None:
     assert batch.obs.flatten().tolist() == [0.0, 10.0, 20.0, 0.0]
     assert batch.action.tolist() == [0, 1, 2, 0]
     assert batch.weight.tolist() == [1.0] * 4
+
+
+def test_all_returns_are_on_todays_scale_of_rewards() -> None:
+    scale = 1.0
+    replay = make_replay(learned_from=lambda reward: reward * scale, rescales=True)
+    episode(replay, [1.0, 2.0, 4.0])
+    scale = 0.5
+    episode(replay, [8.0])
+    assert replay.sample(1, frame=0).return_.tolist() == [1.5, 2.0, 2.0, 4.0]
+    scale = 2.0
+    assert replay.sample(1, frame=0).return_.tolist() == [6.0, 8.0, 8.0, 16.0]
+
+
+def test_returns_computed_anew_are_those_of_before_also_across_the_seam() -> None:
+    kept, anew = make_replay(4), make_replay(4, rescales=True)
+    for replay in (kept, anew):
+        episode(replay, [1.0, 2.0, 4.0])
+        episode(replay, [8.0, 16.0])  # its last row is in slot 0, where the first episode began
+        assert replay.sample(1, frame=0).return_.tolist() == [16.0, 4.0, 4.0, 16.0]
 
 
 def test_a_running_episode_is_not_there_yet() -> None:

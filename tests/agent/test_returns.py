@@ -12,11 +12,11 @@ from torch import Tensor
 
 from slm_lab.agent.algorithm.returns import (
     discounted_returns,
-    discounted_scan,
     gae,
     n_step_returns,
     standardize,
 )
+from slm_lab.agent.scan import discounted_scan
 
 F, T = False, True
 

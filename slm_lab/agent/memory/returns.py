@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.memory.ragged import pack, unpack
+from slm_lab.agent.memory.replay import RewardView
 from slm_lab.agent.memory.ring import Ring
 from slm_lab.agent.memory.sampler import Sampler
+from slm_lab.agent.scan import discounted_scan
 from slm_lab.types import PastBatch
 
 
@@ -19,7 +21,9 @@ class ReturnReplay:
     """(s, a, R) of finished episodes in a ring. R is the real return of the episode it came from.
 
     A truncated episode counts the rewards it had: a lower bound, which self-imitation can only
-    underuse.
+    underuse. `learned_from` turns raw rewards into those to learn from. Where it moves over time
+    (`rescales`), rewards are kept raw and all returns are computed anew for every sample: returns
+    of different scales must not be compared with one critic.
     """
 
     def __init__(
@@ -35,14 +39,20 @@ class ReturnReplay:
         batch_size: int,
         gamma: float,
         use_cer: bool = False,
+        learned_from: RewardView,
+        rescales: bool = False,
     ) -> None:
         self.batch_size = batch_size
+        self._learned_from = learned_from
+        self._rescales = rescales
         self._capacity = capacity
         self._gamma = gamma
         self._use_cer = use_cer
         self._sampler = sampler
         self._obs = torch.zeros((capacity, *obs_shape), dtype=getattr(torch, obs_dtype))
         self._action = torch.zeros((capacity, *action_shape), dtype=action_dtype)
+        self._reward = torch.zeros(capacity)  # raw
+        self._ended = torch.zeros(capacity, dtype=torch.bool)  # the last row of its episode
         self._return = torch.zeros(capacity)
         self._running: list[list[tuple[np.ndarray, np.ndarray, float]]]
         self._running = [[] for _ in range(num_envs)]
@@ -54,7 +64,7 @@ class ReturnReplay:
     def add(
         self, obs: np.ndarray, action: np.ndarray, reward: np.ndarray, ended: np.ndarray
     ) -> None:
-        """One step of every env; `reward` as it is learned from."""
+        """One step of every env; `reward` raw."""
         for env, steps in enumerate(self._running):
             steps.append((obs[env].copy(), action[env].copy(), float(reward[env])))
             if ended[env]:
@@ -68,6 +78,8 @@ class ReturnReplay:
             newest = (self._write - 1 - torch.arange(count)) % self._capacity
             index[len(index) - count :] = newest
         self._unseen = 0
+        if self._rescales:
+            self._recompute_returns()
         return PastBatch(
             obs=self._obs[index],
             action=self._action[index],
@@ -107,20 +119,40 @@ class ReturnReplay:
         self._sampler.load_state_dict(state["sampler"])
 
     def _columns(self) -> dict[str, Tensor]:
-        return {"obs": self._obs, "action": self._action, "return": self._return}
+        return {
+            "obs": self._obs,
+            "action": self._action,
+            "reward": self._reward,
+            "ended": self._ended,
+            "return": self._return,
+        }
 
     def _store(self, steps: list[tuple[np.ndarray, np.ndarray, float]]) -> None:
         steps = steps[-self._capacity :]
         rows = (self._write + np.arange(len(steps))) % self._capacity
+        raw = torch.tensor([reward for _, _, reward in steps])
         return_, returns = 0.0, []
-        for _, _, reward in reversed(steps):
+        for reward in reversed(self._learned_from(raw).tolist()):
             return_ = reward + self._gamma * return_
             returns.append(return_)
         self._obs[rows] = torch.from_numpy(np.stack([obs for obs, _, _ in steps]))
         self._action[rows] = torch.from_numpy(np.stack([action for _, action, _ in steps]))
+        self._reward[rows] = raw
+        self._ended[rows] = torch.arange(len(steps)) == len(steps) - 1
         self._return[rows] = torch.tensor(returns[::-1])
         self._sampler.added(rows)
         self._written += len(steps)
         self._write = self._written % self._capacity
         self._unseen = min(self._unseen + len(steps), self._capacity)
         self.size = min(self.size + len(steps), self._capacity)
+
+    def _recompute_returns(self) -> None:
+        """Returns of all rows under today's view of rewards: one scan over the ring in its order.
+
+        An episode lies in consecutive rows, and one that the ring has begun to overwrite has lost
+        its first rows only, so what follows each row is still there.
+        """
+        order = (self._write - self.size + torch.arange(self.size)) % self._capacity
+        goes_on = (~self._ended[order]).float()
+        reward = self._learned_from(self._reward[order])
+        self._return[order] = discounted_scan(reward, self._gamma * goes_on)
