@@ -93,6 +93,9 @@ class Rollout:
     `obs` has one row more than the rest: row T is what the policy would act on next. It stands for
     the successor of row T-1 unless that step ended an episode. `final_obs` holds the true
     successors of steps that were truncated, at the flat positions `final_index` (t * B + b).
+
+    The last three are what the policy that acted thought of it: PPO compares every later policy
+    with that one, also when other workers have moved the nets since. None until it was asked.
     """
 
     obs: torch.Tensor  # [T+1, B, *obs_shape]
@@ -102,6 +105,9 @@ class Rollout:
     truncated: torch.Tensor  # [T, B] bool
     final_index: torch.Tensor  # [K] int64
     final_obs: torch.Tensor  # [K, *obs_shape]
+    log_prob: torch.Tensor | None = None  # [T, B] of the actions
+    value: torch.Tensor | None = None  # [T, B] in reward units
+    next_value: torch.Tensor | None = None  # [T, B] of each step's true successor
 
 
 @dataclass(frozen=True, slots=True)

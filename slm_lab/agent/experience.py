@@ -77,8 +77,9 @@ class Lens:
     def to_device(self, batch: Batch) -> Batch:
         if self._on_cpu:
             return batch
-        columns = {f.name: getattr(batch, f.name).to(self._device) for f in fields(batch)}
-        return type(batch)(**columns)
+        columns = {f.name: getattr(batch, f.name) for f in fields(batch)}
+        moved = {k: v.to(self._device) for k, v in columns.items() if v is not None}
+        return replace(batch, **moved)
 
     def observe_rewards(self, reward: Tensor, ended: Tensor) -> None:
         if self._reward_transform is not None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 State = dict[str, Tensor]
 Update = Callable[..., tuple[State, dict[str, Tensor]]]
 
+_ACTING = "acting."  # begins the keys of weights that a worker acted with
+
 
 class Trainable:
     """A net as a flat vector, and the optimiser that moves it. Its name is its key in the state."""
@@ -119,14 +121,29 @@ def gradients(
     return dict(zip(names, grads, strict=True)), {"loss": value.detach()} | detached
 
 
+def acting_weights(trainables: Sequence[Trainable], state: State) -> State:
+    """Copies of the nets as they acted, kept apart while other workers move the nets on."""
+    return {_ACTING + t.name: state[t.name].clone() for t in trainables}
+
+
 def descent(
-    trainables: Sequence[Trainable], loss: Callable[..., tuple[Tensor, dict[str, Tensor]]]
+    trainables: Sequence[Trainable],
+    loss: Callable[..., tuple[Tensor, dict[str, Tensor]]],
+    *,
+    at_acting_weights: bool = False,
 ) -> Update:
-    """The usual update: one loss over disjoint nets, each stepped by its own optimiser."""
+    """The usual update: one loss over disjoint nets, each stepped by its own optimiser.
+
+    A policy gradient is one of the policy that acted. With `at_acting_weights` it is computed at
+    the weights of `acting_weights` and moves those that the workers share (Mnih et al. 2016).
+    """
 
     def update(state: State, *batch: Tensor) -> tuple[State, dict[str, Tensor]]:
         names = [trainable.name for trainable in trainables]
-        grads, metrics = gradients(lambda leaves: loss(leaves, *batch), state, names)
+        point = state
+        if at_acting_weights:
+            point = state | {name: state[_ACTING + name] for name in names}
+        grads, metrics = gradients(lambda leaves: loss(leaves, *batch), point, names)
         changes: State = {}
         norms = []
         for trainable in trainables:
@@ -167,6 +184,12 @@ class Learner:
         for name, value in values.items():
             self.state[name].fill_(value)
 
+    def keep_acting_weights(self) -> None:
+        """Remember the nets as they are now: what was collected so far was acted by them."""
+        for key, value in self.state.items():
+            if key.startswith(_ACTING):
+                value.copy_(self.state[key.removeprefix(_ACTING)])
+
     def mean_metrics(self) -> dict[str, float]:
         """Means over the steps since the last call; empties the sums."""
         if self._sums is None or self._count == 0:
@@ -177,11 +200,17 @@ class Learner:
         return {name: sum / count for name, sum in zip(self._metric_names, sums, strict=True)}
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {key: value.clone() for key, value in self.state.items()}
+        return {key: value.clone() for key, value in self.shared_state.items()}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        for key, value in self.state.items():
+        for key, value in self.shared_state.items():
             value.copy_(saved[key])
+        self.keep_acting_weights()
+
+    @property
+    def shared_state(self) -> State:
+        """The state without what is a worker's own: the weights that it acted with."""
+        return {k: v for k, v in self.state.items() if not k.startswith(_ACTING)}
 
     def _apply(self, sums: Tensor, *tensors: Tensor) -> tuple[Tensor]:
         state = dict(zip(self._keys, tensors[: len(self._keys)], strict=True))

@@ -106,6 +106,7 @@ def make_agent(
         compile=spec.meta.compile_mode if compiles else None,
         compile_act=spec.meta.compile_mode if compiles_act else None,
         threads=spec.meta.threads or 1,
+        distributed=bool(spec.meta.distributed),
     )
     with _sizes_that_fit(spec):
         algorithm = _make_algorithm(spec, setup)

@@ -38,6 +38,10 @@ class ParallelLearners:
         return self._learners[0].state
 
     @property
+    def shared_state(self) -> State:
+        return self._learners[0].shared_state
+
+    @property
     def is_compiled(self) -> bool:
         return all(learner.is_compiled for learner in self._learners)
 

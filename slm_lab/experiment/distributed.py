@@ -113,7 +113,7 @@ class SharedAlgorithm:
 
     def __init__(self, algorithm: Algorithm, shared: SharedNets) -> None:
         self._algorithm = algorithm
-        self._exchange = Exchange(shared, algorithm.learner.state)
+        self._exchange = Exchange(shared, algorithm.learner.shared_state)
         self._workers = shared.workers
 
     @property
@@ -132,6 +132,10 @@ class SharedAlgorithm:
         return self._algorithm.to_env(action)
 
     def update(self, batch: Any, frame: int) -> Metrics:
+        # What the acting policy thought of its steps is asked before its nets are replaced.
+        evaluate = getattr(self._algorithm, "evaluate", None)
+        if evaluate is not None:
+            batch = evaluate(batch)
         with self._exchange.turn():
             return self._algorithm.update(batch, frame * self._workers)
 

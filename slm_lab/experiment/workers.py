@@ -50,9 +50,11 @@ def worker_spec(spec: Spec) -> Spec:
     Schedules of frames stay whole: a worker counts those of all workers for them.
     """
     workers = spec.meta.max_session
+    agent = spec.to_dict()["agent"]
     changes: dict[str, Any] = {"env.max_frame": -(-spec.env.max_frame // workers)}
+    changes["agent.algorithm"] = agent["algorithm"]  # schedules of the whole budget, defaults too
     for block in ("net", "critic_net"):
-        for key, value in spec.to_dict()["agent"].get(block, {}).items():
+        for key, value in agent.get(block, {}).items():
             if (
                 key.endswith("lr_scheduler_spec")
                 and isinstance(value, Mapping)

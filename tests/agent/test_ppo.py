@@ -362,7 +362,7 @@ def test_a_truncated_step_bootstraps_from_its_own_final_observation(
         truncated=[[False], [True], [False]],
         final_obs={(1, 0): 6.0},
     )
-    advantage, target, value = ppo._advantages(rollout)
+    advantage, target, value = ppo._advantages(ppo.evaluate(rollout))
     # delta = 0.5 * 2 - 1 = 0; 0.5 * 6 - 2 = 1 (not 0.5 * 7 - 2); 0.5 * 8 - 7 = -3
     # A_2 = -3; A_1 = 1 (cut); A_0 = 0 + 0.25 * 1 = 0.25
     assert advantage.tolist() == pytest.approx([0.25, 1.0, -3.0])
@@ -377,8 +377,9 @@ def test_one_pass_of_a_shared_net_gives_what_two_would(
     rollout = make_rollout(
         obs=[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]], action=[[0, 1], [1, 0]], reward=[[1.0, 2.0]] * 2
     )
-    obs, action, log_prob, advantage, target, value = ppo._rows(rollout)
-    policy = ppo.nets.policy(ppo.learner.state, obs)
-    torch.testing.assert_close(log_prob, policy.log_prob(action))
-    torch.testing.assert_close(value, ppo.nets.value(ppo.learner.state, obs))
-    torch.testing.assert_close((advantage, target), ppo._advantages(rollout)[:2])
+    evaluated = ppo.evaluate(rollout)
+    obs, action = rollout.obs.flatten(0, 1), rollout.action.flatten()
+    policy = ppo.nets.policy(ppo.learner.state, obs[:4])
+    value = ppo.nets.value(ppo.learner.state, obs).view(3, 2)
+    torch.testing.assert_close(evaluated.log_prob, policy.log_prob(action).view(2, 2))
+    torch.testing.assert_close((evaluated.value, evaluated.next_value), (value[:-1], value[1:]))

@@ -42,6 +42,13 @@ def play(agent: Agent, env: VectorEnv, steps: int) -> None:
         obs = transition.obs
 
 
+def columns(rollout: Rollout) -> tuple[Tensor, ...]:
+    assert rollout.log_prob is not None
+    assert rollout.value is not None
+    assert rollout.next_value is not None
+    return rollout.log_prob, rollout.value, rollout.next_value
+
+
 def rows_of(agent: Agent) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """What an update would learn from: recalled, and computed anew."""
     assert isinstance(agent.algorithm, PPO)
@@ -50,9 +57,9 @@ def rows_of(agent: Agent) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     passes: list[int] = []
     net = agent.algorithm.nets.trainables[0].net
     net.register_forward_hook(lambda module, inputs, output: passes.append(len(inputs[0])))
-    recalled = agent.algorithm._rows(rollout)
+    recalled = agent.algorithm.evaluate(rollout)
     assert passes == [2], "only the states after the last step are new"
-    return recalled, agent.algorithm._rows(rollout)
+    return columns(recalled), columns(agent.algorithm.evaluate(rollout))
 
 
 def test_what_is_recalled_is_what_would_be_computed(pong):

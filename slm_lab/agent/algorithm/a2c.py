@@ -5,7 +5,7 @@ Deviation: advantages are standardised over the batch unless the spec says other
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from slm_lab.agent.algorithm.sequence import from_rollout
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.compiler import Compiled
 from slm_lab.agent.divergence import check_finite
-from slm_lab.agent.learner import Learner, State, descent
+from slm_lab.agent.learner import Learner, State, acting_weights, descent
 from slm_lab.agent.seeds import initialising
 from slm_lab.spec import Problem, SpecError
 from slm_lab.types import Metrics, Rollout
@@ -33,6 +33,15 @@ if TYPE_CHECKING:
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
     """-E[log pi(a|s) A], whose gradient is the negated policy gradient. Inputs are [N]."""
     return -(log_prob * advantage).mean()
+
+
+class JudgedRollout(NamedTuple):
+    """Rows [N] of a rollout with what the critic of the policy that acted makes of them."""
+
+    obs: Tensor  # [T, B, ...] for a recurrent net
+    action: Tensor
+    advantage: Tensor
+    target: Tensor  # in the units of the value head
 
 
 class ActorCritic:
@@ -54,7 +63,10 @@ class ActorCritic:
         state = self.nets.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
         # Extra steps move the critic alone (or a shared net), over the same state.
         nets = self.nets.trainables
-        self.learner = Learner(state, descent(nets, self.loss), compile=setup.compile)
+        if setup.distributed:
+            state |= acting_weights(nets, state)
+        update = descent(nets, self.loss, at_acting_weights=setup.distributed)
+        self.learner = Learner(state, update, compile=setup.compile)
         self._critic_learner = Learner(
             state, descent(nets[-1:], self.critic_loss), compile=setup.compile
         )
@@ -68,14 +80,19 @@ class ActorCritic:
     def to_env(self, action: Tensor) -> Tensor:
         return self._family.to_env(action)
 
-    def update(self, rollout: Rollout, frame: int) -> Metrics:
+    def evaluate(self, rollout: Rollout) -> JudgedRollout:
+        """Judge a rollout by the present nets: those that acted in it."""
+        self.learner.keep_acting_weights()
+        obs = from_rollout(rollout.obs[:-1], self.nets.seq_len)
+        return JudgedRollout(obs, rollout.action.flatten(0, 1), *self._advantages(rollout))
+
+    def update(self, batch: Rollout | JudgedRollout, frame: int) -> Metrics:
         entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)
         self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values())
-        advantage, target = self._advantages(rollout)
-        obs = from_rollout(rollout.obs[:-1], self.nets.seq_len)
-        self.learner.step(obs, rollout.action.flatten(0, 1), advantage, target)
+        rows = self.evaluate(batch) if isinstance(batch, Rollout) else batch
+        self.learner.step(*rows)
         for _ in range(self._spec.critic_iter):
-            self._critic_learner.step(obs, target)
+            self._critic_learner.step(rows.obs, rows.target)
         lr = self._rates.mean()
         self._rates.advance()
         metrics = check_finite(self.learner.mean_metrics(), frame)

@@ -7,6 +7,7 @@ the head is trained on normalised targets (critic.py).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -125,11 +126,15 @@ class PPO:
         self.learner.set_coefficients(
             clip_eps=clip_eps, entropy_coef=entropy_coef, **self._rates.values()
         )
+        if rollout.log_prob is None:
+            rollout = self.evaluate(rollout)
         rows = self._rows(rollout)
         length, envs = rollout.reward.shape
         steps = 0
         for epoch in range(spec.training_epoch):
             if epoch and spec.recompute_advantages:
+                value, next_value = self.critic.values(self.learner.state, rollout)
+                rollout = replace(rollout, value=value, next_value=next_value)
                 rows = FlatRollout(*rows[:3], *self._advantages(rollout))
             minibatches = shuffled_minibatches(
                 length,
@@ -150,6 +155,14 @@ class PPO:
             "lr": lr,
         }
         return Metrics(values, opt_steps=steps * len(self.nets.trainables))
+
+    @torch.no_grad()
+    def evaluate(self, rollout: Rollout) -> Rollout:
+        """The rollout with log-probs and values of the present nets: those that acted in it."""
+        log_prob, predicted = self._log_probs_and_values(rollout)
+        value, next_value = self.critic.values(self.learner.state, rollout, predicted)
+        log_prob = log_prob.view_as(rollout.reward)
+        return replace(rollout, log_prob=log_prob, value=value, next_value=next_value)
 
     def loss(self, state: State, *rows_and_index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Policy, value and entropy terms on the rows that the index selects."""
@@ -191,36 +204,15 @@ class PPO:
 
     @torch.no_grad()
     def _rows(self, rollout: Rollout) -> FlatRollout:
+        assert rollout.log_prob is not None
         obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
-        state = self.learner.state
-        # The policy has not moved since it acted: its log-probs can be computed all at once.
-        if not self.nets.shared:
-            log_prob = self.nets.policy(state, obs).log_prob(action)
-            return FlatRollout(obs, action, log_prob, *self._advantages(rollout))
-        if self._recall is not None and (recalled := self._recall.take(rollout.action)):
-            log_prob, value = (column.flatten() for column in recalled)
-            predicted = torch.cat([value, self.nets.value(state, rollout.obs[-1])])
-            return FlatRollout(obs, action, log_prob, *self._advantages(rollout, predicted))
-        # One pass of a shared net gives the values too. Its last row was not acted on: any action
-        # will do there.
-        seen, acted = rollout.obs.flatten(0, 1), torch.cat([action, rollout.action[-1]])
-        size = CACHED_IMAGES if seen.dim() == 4 and seen.device.type == "cpu" else len(seen)
-        passes = [
-            (policy.log_prob(chosen), value)
-            for images, chosen in zip(
-                torch.split(seen, size), torch.split(acted, size), strict=True
-            )
-            for policy, value in [self.nets(state, images)]
-        ]
-        log_prob, predicted = (torch.cat(column) for column in zip(*passes, strict=True))
-        return FlatRollout(
-            obs, action, log_prob[: len(action)], *self._advantages(rollout, predicted)
-        )
+        return FlatRollout(obs, action, rollout.log_prob.flatten(), *self._advantages(rollout))
 
-    def _advantages(
-        self, rollout: Rollout, predicted: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        value, next_value = self.critic.values(self.learner.state, rollout, predicted)
+    def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
+        """Flat [N] advantages, and value targets and values in the units of the value head."""
+        value, next_value = rollout.value, rollout.next_value
+        assert value is not None
+        assert next_value is not None
         advantage = gae(
             rollout.reward,
             value,
@@ -234,6 +226,32 @@ class PPO:
         self.critic.observe_targets(target)
         target, value = self.critic.to_head_units(target, value)
         return advantage.flatten(), target.flatten(), value.flatten()
+
+    def _log_probs_and_values(self, rollout: Rollout) -> tuple[Tensor, Tensor | None]:
+        """log pi(a|s) [T * B], and the value head's outputs for all T + 1 rows if they come along.
+
+        The policy has not moved since it acted, so all of them can be computed at once.
+        """
+        obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
+        state = self.learner.state
+        if not self.nets.shared:
+            return self.nets.policy(state, obs).log_prob(action), None
+        if self._recall is not None and (recalled := self._recall.take(rollout.action)):
+            log_prob, value = (column.flatten() for column in recalled)
+            return log_prob, torch.cat([value, self.nets.value(state, rollout.obs[-1])])
+        # One pass of a shared net gives the values too. Its last row was not acted on: any action
+        # will do there.
+        seen, acted = rollout.obs.flatten(0, 1), torch.cat([action, rollout.action[-1]])
+        size = CACHED_IMAGES if seen.dim() == 4 and seen.device.type == "cpu" else len(seen)
+        passes = [
+            (policy.log_prob(chosen), value)
+            for images, chosen in zip(
+                torch.split(seen, size), torch.split(acted, size), strict=True
+            )
+            for policy, value in [self.nets(state, images)]
+        ]
+        log_prob, predicted = (torch.cat(column) for column in zip(*passes, strict=True))
+        return log_prob[: len(action)], predicted
 
     def _make_learner(self, state: State, setup: Setup) -> Learner | ParallelLearners:
         """One for all, or one for each of two nets of like size when there is a thread for each."""

@@ -21,7 +21,7 @@ from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.algorithm.sequence import from_rollout, sequence_length
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.divergence import check_finite
-from slm_lab.agent.learner import Learner, State, Trainable, descent
+from slm_lab.agent.learner import Learner, State, Trainable, acting_weights, descent
 from slm_lab.agent.moments import RunningMoments
 from slm_lab.agent.seeds import initialising
 from slm_lab.types import Metrics, Rollout
@@ -42,13 +42,21 @@ class Reinforce:
         self._seq_len = sequence_length(net)
         self.modules = {"net": self._net.net}
         state = self._net.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
-        self.learner = Learner(state, descent([self._net], self.loss), compile=setup.compile)
+        if setup.distributed:
+            state |= acting_weights([self._net], state)
+        update = descent([self._net], self.loss, at_acting_weights=setup.distributed)
+        self.learner = Learner(state, update, compile=setup.compile)
         self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
         self._returns_seen = RunningMoments((), setup.device)
         self.act = PolicyActor(self._family, self._net, self._family, state, setup)
 
     def to_env(self, action: Tensor) -> Tensor:
         return self._family.to_env(action)
+
+    def evaluate(self, rollout: Rollout) -> Rollout:
+        """Keep the present weights: those that acted in the rollout."""
+        self.learner.keep_acting_weights()
+        return rollout
 
     def update(self, rollout: Rollout, frame: int) -> Metrics:
         entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)

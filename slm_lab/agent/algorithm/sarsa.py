@@ -17,7 +17,7 @@ from slm_lab.agent.algorithm.schedule import LearningRates
 from slm_lab.agent.algorithm.sequence import from_rollout, sequence_length
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.divergence import check_finite
-from slm_lab.agent.learner import Learner, State, Trainable, descent
+from slm_lab.agent.learner import Learner, State, Trainable, acting_weights, descent
 from slm_lab.agent.net.make import make_net
 from slm_lab.agent.seeds import initialising
 from slm_lab.types import Metrics, Rollout
@@ -51,12 +51,20 @@ class SARSA:
         self.modules = {"net": self._q.net}
         state = self._q.initial_state()
         self._row_loss = make_row_loss(net.loss_spec)
-        self.learner = Learner(state, descent([self._q], self.loss), compile=setup.compile)
+        if setup.distributed:
+            state |= acting_weights([self._q], state)
+        update = descent([self._q], self.loss, at_acting_weights=setup.distributed)
+        self.learner = Learner(state, update, compile=setup.compile)
         self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
         self.act = QActor(spec, self._q, state, setup)
 
     def to_env(self, action: Tensor) -> Tensor:
         return action
+
+    def evaluate(self, rollout: Rollout) -> Rollout:
+        """Keep the present weights: those that acted in the rollout."""
+        self.learner.keep_acting_weights()
+        return rollout
 
     def update(self, rollout: Rollout, frame: int) -> Metrics:
         self.learner.set_coefficients(**self._rates.values())

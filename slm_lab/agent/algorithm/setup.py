@@ -20,3 +20,4 @@ class Setup:
     compile: CompileMode | None  # of the learning step; None runs it eagerly
     compile_act: CompileMode | None
     threads: int = 1  # of this session
+    distributed: bool = False  # whether other workers move the same nets

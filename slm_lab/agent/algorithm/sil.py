@@ -7,6 +7,7 @@ are imitated: a plain policy-gradient step, without PPO's ratio.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -77,6 +78,10 @@ class SelfImitation:
 
     def to_env(self, action: Tensor) -> Tensor:
         return self._base.to_env(action)
+
+    def evaluate(self, batch: ImitationBatch) -> ImitationBatch:
+        """The batch with its rollout judged by the nets that acted in it."""
+        return replace(batch, rollout=self._base.evaluate(batch.rollout))
 
     def update(self, batch: ImitationBatch, frame: int) -> Metrics:
         metrics = self._base.update(batch.rollout, frame)
