@@ -355,11 +355,12 @@ def _action_layout(spaces: Spaces) -> tuple[tuple[int, ...], torch.dtype]:
 def _check_action_space(spec: Spec, spaces: Spaces) -> None:
     algorithm = spec.agent.algorithm
     if isinstance(algorithm, DQNSpec | SARSASpec) and spaces.action_type != "discrete":
-        fix = f"{algorithm.name} needs discrete actions; {spec.env.name} has {spaces.action_type}"
+        takes = "discrete actions"
     elif isinstance(algorithm, SoftActorCriticSpec | CrossQSpec) and (
         spaces.action_type in ("multi_discrete", "multi_binary")
     ):
-        fix = f"{algorithm.name} takes discrete or continuous actions, not {spaces.action_type}"
+        takes = "discrete or continuous actions"
     else:
         return
-    raise SpecError([Problem("agent.algorithm.name", f"{fix}. Use PPO.")], spec.name)
+    fix = f"{algorithm.name} needs {takes}; env.name: {spec.env.name} has {spaces.action_type}."
+    raise SpecError([Problem("agent.algorithm.name", f"{fix} Use PPO.")], spec.name)

@@ -38,6 +38,9 @@ def spec(
     docs: Annotated[
         bool, typer.Option("--docs", help="Print the reference of all keys, in Markdown.")
     ] = False,
+    compatibility: Annotated[
+        bool, typer.Option("--compatibility", help="Print which features go together, in Markdown.")
+    ] = False,
 ) -> None:
     """Print a resolved spec, or check whole files. Without arguments: list the shipped specs."""
     from slm_lab.spec import load_spec, packaged_specs
@@ -50,6 +53,10 @@ def spec(
         from slm_lab.spec.reference import reference_page
 
         typer.echo(reference_page(), nl=False)
+    elif compatibility:
+        from slm_lab.spec.compatibility import compatibility_page
+
+        typer.echo(compatibility_page(), nl=False)
     elif not files:
         for path, spec_name in packaged_specs():
             typer.echo(f"{path.as_posix()}  {spec_name}")

@@ -24,6 +24,7 @@ from slm_lab.spec.algorithm import (
     canonical_algorithm,
 )
 from slm_lab.spec.block import Block, FreeMapping, Report, build_block, shown
+from slm_lab.spec.compatibility import has_batch_norm, problems_of
 from slm_lab.spec.defaults import with_defaults
 from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
@@ -518,33 +519,17 @@ def _cross_check(spec: Spec, report: Report) -> None:
         report.warnings.append(
             "agent.net.polyak_coef: 0 freezes the target net; it is the share of new weights"
         )
-    if meta.distributed and getattr(algorithm, "normalize_v_targets", False):
-        report.problem(
-            "agent.algorithm.normalize_v_targets",
-            f"the value scale would be each worker's own with meta.distributed: {meta.distributed}."
-            " Set one of them to false.",
+    report.problems += problems_of(spec)
+    if algorithm.name == "CrossQ" and not has_batch_norm(spec.agent.critic_net or net):
+        report.warnings.append(
+            "agent.critic_net: CrossQ has no target nets and relies on batch normalisation in its "
+            "critics, and there is none; set batch_norm to true, or use SoftActorCritic"
         )
-    if env.privileged:
-        _check_privileged(spec, report)
     if meta.log_frequency > env.max_frame:
         report.warnings.append(
             f"meta.log_frequency: {meta.log_frequency} is more than env.max_frame = "
             f"{env.max_frame}, so the curve will have one row"
         )
-
-
-def _check_privileged(spec: Spec, report: Report) -> None:
-    """A policy must never see what only a critic may: there has to be a critic of its own."""
-    net = spec.agent.net
-    if spec.agent.algorithm.name not in ("PPO", "ActorCritic"):
-        fault = f"is for PPO and ActorCritic, not for {spec.agent.algorithm.name}"
-    elif net.shared:
-        fault = "needs a critic net of its own: set agent.net.shared to false"
-    elif isinstance(net, RecurrentNetSpec):
-        fault = "has no recurrent form: use MLPNet or TorchArcNet"
-    else:
-        return
-    report.problem("env.privileged", f"{fault}. Or set env.privileged to false.")
 
 
 def _check_recurrence(spec: Spec, report: Report) -> None:
@@ -555,12 +540,6 @@ def _check_recurrence(spec: Spec, report: Report) -> None:
         if isinstance(critic, RecurrentNetSpec):
             report.problem("agent.net.critic_type", "RecurrentNet needs a recurrent actor as well.")
         return
-    if algorithm.name in ("SoftActorCritic", "CrossQ"):
-        report.problem(
-            "agent.net.type",
-            f"{algorithm.name} learns from single transitions and has no recurrent form. "
-            "Use MLPNet, or PPO or DQN with RecurrentNet.",
-        )
     if not isinstance(critic, RecurrentNetSpec) or critic.seq_len != net.seq_len:
         report.problem(
             "agent.net", "actor and critic must both be RecurrentNet, with the same seq_len."

@@ -552,6 +552,6 @@ def test_a_privileged_critic_needs_a_critic_of_its_own(ppo, dqn):
     ppo["env"]["privileged"] = True
     assert spec_from_dict(ppo).env.privileged
     ppo["agent"]["net"]["shared"] = True
-    assert "agent.net.shared to false" in problems(ppo)["env.privileged"]
+    assert "agent.net.shared" in problems(ppo)["env.privileged"]
     dqn["env"]["privileged"] = True
-    assert "is for PPO and ActorCritic, not for DQN" in problems(dqn)["env.privileged"]
+    assert "DQN: it is for PPO and ActorCritic" in problems(dqn)["env.privileged"]

@@ -1,0 +1,339 @@
+"""Which features go together, stated once: specs are refused by it, docs and tests are made of it.
+
+A pair of features, or of a feature and an algorithm, is one of three: *refused* because `REFUSALS`
+lists it, *not applicable* because no algorithm has both keys, or *accepted*. Every accepted pair is
+trained, resumed and evaluated by tests/test_compatibility.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from slm_lab.spec.algorithm import ALGORITHMS, ON_POLICY, SELF_IMITATION
+from slm_lab.spec.error import Problem
+from slm_lab.spec.net import NetSpec, RecurrentNetSpec, TorchArcNetSpec
+
+if TYPE_CHECKING:
+    from slm_lab.spec.schema import Spec
+
+LEARNING = tuple(name for name in ALGORITHMS if name not in ("Random", "DQNBase"))
+"""The algorithms of the table; DQNBase is another name of VanillaDQN."""
+
+_REPLAYING = frozenset({"VanillaDQN", "DQN", "DoubleDQN", "SoftActorCritic", "CrossQ"})
+_EPISODIC = frozenset({"SARSA", "Reinforce", "ActorCritic", "SIL"})
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something that changes what is stored, sampled or learned."""
+
+    name: str
+    key: str  # the spec key that turns it on
+    is_on: Callable[[Spec], bool]
+    algorithms: frozenset[str] = frozenset(LEARNING)  # those that have the key
+
+
+def _having(*keys: str) -> frozenset[str]:
+    """The algorithms whose block has one of these keys."""
+    return frozenset(n for n in LEARNING if ALGORITHMS[n].model_fields.keys() & set(keys))
+
+
+def _algorithm_flag(key: str) -> Callable[[Spec], bool]:
+    return lambda spec: bool(getattr(spec.agent.algorithm, key, False))
+
+
+def _sums_rewards(spec: Spec) -> bool:
+    algorithm = spec.agent.algorithm
+    if getattr(algorithm, "n_step", 1) > 1:
+        return True
+    return getattr(algorithm, "num_step_returns", None) is not None and algorithm.lam is None  # type: ignore[union-attr]
+
+
+def _prioritizes(spec: Spec) -> bool:
+    memory = spec.agent.memory
+    if spec.agent.algorithm.name in SELF_IMITATION:
+        return getattr(memory, "sil_replay_name", "") == "PrioritizedReplay"
+    return memory.name == "PrioritizedReplay"
+
+
+def _normalizes_batches(spec: Spec) -> bool:
+    return any(has_batch_norm(net) for net in (spec.agent.net, spec.agent.critic_net) if net)
+
+
+def has_batch_norm(net: NetSpec) -> bool:
+    """Whether a net's output for a row depends on the other rows of its batch while it learns."""
+    if isinstance(net, TorchArcNetSpec):
+        return _names_batch_layer(net.arc)
+    return bool(getattr(net, "batch_norm", False))
+
+
+def _names_batch_layer(arc: object) -> bool:
+    if isinstance(arc, Mapping):
+        layers = [key for key in arc if isinstance(key, str)]
+        is_here = any("BatchNorm" in key or "BatchRenorm" in key for key in layers)
+        return is_here or any(_names_batch_layer(part) for part in arc.values())
+    return isinstance(arc, list | tuple) and any(_names_batch_layer(part) for part in arc)
+
+
+FEATURES: dict[str, Feature] = {
+    feature.name: feature
+    for feature in (
+        Feature(
+            "recurrent net", "agent.net.type", lambda s: isinstance(s.agent.net, RecurrentNetSpec)
+        ),
+        Feature(
+            "n-step", "agent.algorithm.n_step", _sums_rewards, _having("n_step", "num_step_returns")
+        ),
+        Feature("PER", "agent.memory.name", _prioritizes, _REPLAYING | SELF_IMITATION),
+        Feature(
+            "CER",
+            "agent.memory.use_cer",
+            lambda s: s.agent.memory.use_cer,
+            _REPLAYING | SELF_IMITATION,
+        ),
+        Feature(
+            "whole episodes",
+            "agent.memory.name",
+            lambda s: s.agent.memory.name == "OnPolicyReplay",
+            _EPISODIC,
+        ),
+        Feature("frame stack", "env.frame_stack", lambda s: s.env.frame_stack > 1),
+        Feature(
+            "life loss", "env.life_loss_info", lambda s: bool(s.env.kwargs.get("life_loss_info"))
+        ),
+        Feature("normalize_obs", "env.normalize_obs", lambda s: s.env.normalize_obs),
+        Feature("normalize_reward", "env.normalize_reward", lambda s: s.env.normalize_reward),
+        Feature(
+            "normalize_v_targets",
+            "agent.algorithm.normalize_v_targets",
+            _algorithm_flag("normalize_v_targets"),
+            _having("normalize_v_targets"),
+        ),
+        Feature("privileged critic", "env.privileged", lambda s: s.env.privileged),
+        Feature("distributed", "meta.distributed", lambda s: bool(s.meta.distributed)),
+        Feature("parallel learners", "meta.threads", lambda s: (s.meta.threads or 1) > 1),
+        Feature("shared net", "agent.net.shared", lambda s: s.agent.net.shared, _having("lam")),
+        Feature("batch norm", "agent.net.batch_norm", _normalizes_batches),
+        Feature("symlog", "agent.algorithm.symlog", _algorithm_flag("symlog"), _having("symlog")),
+        Feature(
+            "clip_vloss",
+            "agent.algorithm.clip_vloss",
+            _algorithm_flag("clip_vloss"),
+            _having("clip_vloss"),
+        ),
+        Feature("multi-discrete actions", "env.name", lambda s: False),  # seen once there is an env
+        Feature("rows on a device", "env.dlpack", lambda s: bool(s.env.kwargs.get("dlpack"))),
+        Feature("several envs", "env.num_envs", lambda s: s.env.num_envs > 1),
+        Feature("compiled", "meta.compile", lambda s: s.meta.compile == "on"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Two things that do not go together: a feature, and another or some algorithms."""
+
+    feature: str
+    other: str | frozenset[str]
+    reason: str
+    fix: str
+
+
+REFUSALS = (
+    Refusal(
+        "recurrent net",
+        frozenset({"SoftActorCritic", "CrossQ"}),
+        "it learns from single transitions and has no recurrent form",
+        "Use MLPNet, or PPO or DQN with RecurrentNet.",
+    ),
+    Refusal(
+        "batch norm",
+        frozenset(ON_POLICY),
+        "a policy that learns under batch statistics is not the one that acted",
+        "Set batch_norm to false, or use layer_norm.",
+    ),
+    Refusal(
+        "privileged critic",
+        frozenset(LEARNING) - {"PPO", "ActorCritic"},
+        "it is for PPO and ActorCritic",
+        "Set env.privileged to false.",
+    ),
+    Refusal(
+        "privileged critic",
+        "shared net",
+        "it needs a critic net of its own",
+        "Set agent.net.shared to false.",
+    ),
+    Refusal(
+        "privileged critic",
+        "recurrent net",
+        "it has no recurrent form",
+        "Use MLPNet or TorchArcNet, or set env.privileged to false.",
+    ),
+    Refusal(
+        "recurrent net",
+        "life loss",
+        "lives are lost in Atari games, and a RecurrentNet reads vectors, not images",
+        "Use ConvNet with env.frame_stack.",
+    ),
+    Refusal(
+        "privileged critic",
+        "frame stack",
+        "an observation that is partly privileged cannot be stacked",
+        "Set env.frame_stack to 1, or env.privileged to false.",
+    ),
+    Refusal(
+        "normalize_v_targets",
+        "distributed",
+        "the value scale would be each worker's own",
+        "Set one of them to false.",
+    ),
+    Refusal(
+        "normalize_obs",
+        "distributed",
+        "the statistics would be each worker's own under nets that all share",
+        "Set one of them to false.",
+    ),
+    Refusal(
+        "normalize_reward",
+        "distributed",
+        "the statistics would be each worker's own under nets that all share",
+        "Set one of them to false, or use env.reward_scale.",
+    ),
+    Refusal(
+        "multi-discrete actions",
+        frozenset({"SARSA", "VanillaDQN", "DQNBase", "DQN", "DoubleDQN"}),
+        "its Q values need discrete actions",
+        "Use PPO.",
+    ),
+    Refusal(
+        "multi-discrete actions",
+        frozenset({"SoftActorCritic", "CrossQ"}),
+        "it takes discrete or continuous actions",
+        "Use PPO.",
+    ),
+)
+
+# Pairs that no spec can write: the net has no such key, or no env has both.
+_APART = frozenset(
+    {
+        frozenset({"recurrent net", "batch norm"}),
+        frozenset({"life loss", "privileged critic"}),
+        frozenset({"life loss", "multi-discrete actions"}),
+    }
+)
+
+Verdict = Literal["accepted", "refused", "not applicable"]
+
+
+def refusal_of(feature: str, other: str) -> Refusal | None:
+    """Why a feature does not go with another one or an algorithm; None where it does."""
+    for refusal in REFUSALS:
+        if isinstance(refusal.other, frozenset):
+            if refusal.feature == feature and other in refusal.other:
+                return refusal
+        elif {refusal.feature, refusal.other} == {feature, other}:
+            return refusal
+    return None
+
+
+def verdict_with_algorithm(feature: str, algorithm: str) -> Verdict:
+    if algorithm not in FEATURES[feature].algorithms:
+        return "not applicable"
+    return "refused" if refusal_of(feature, algorithm) else "accepted"
+
+
+def algorithms_with(*features: str) -> list[str]:
+    """The algorithms that take all of these features."""
+    return [
+        name
+        for name in LEARNING
+        if all(verdict_with_algorithm(feature, name) == "accepted" for feature in features)
+    ]
+
+
+def verdict(feature: str, other: str) -> Verdict:
+    """What becomes of two features in one spec."""
+    if refusal_of(feature, other):
+        return "refused"
+    is_apart = frozenset({feature, other}) in _APART
+    return "accepted" if algorithms_with(feature, other) and not is_apart else "not applicable"
+
+
+def problems_of(spec: Spec) -> Iterator[Problem]:
+    """Every refusal that a spec meets, naming both keys."""
+    algorithm = spec.agent.algorithm.name
+    on = {name for name, feature in FEATURES.items() if feature.is_on(spec)}
+    for refusal in REFUSALS:
+        if refusal.feature not in on:
+            continue
+        if isinstance(refusal.other, frozenset):
+            other = f"agent.algorithm.name: {algorithm}" if algorithm in refusal.other else None
+        else:
+            other = FEATURES[refusal.other].key if refusal.other in on else None
+        if other is not None:
+            key = FEATURES[refusal.feature].key
+            message = f"does not go with {other}: {refusal.reason}. {refusal.fix}"
+            yield Problem(key, message)
+
+
+_PAGE = """\
+# What goes together
+
+Written by `slm-lab spec --compatibility > docs/COMPATIBILITY.md` from the file that refuses specs,
+`slm_lab/spec/compatibility.py`; a test keeps the two equal. Every cell marked `yes` is trained,
+stopped, resumed bit for bit and evaluated by `tests/test_compatibility.py`: a feature with each
+algorithm, and each pair of features with one of the algorithms that take both
+(`pytest -m compatibility` takes all of them, and compiled steps). `no` is refused by name, with the
+reason below. `-` does not apply: no algorithm has both keys.
+"""
+
+
+def compatibility_page() -> str:
+    """The tables of all pairs, in Markdown."""
+    by_algorithm = _markdown(LEARNING, verdict_with_algorithm)
+    by_feature = _markdown(tuple(FEATURES), verdict)
+    reasons = [_reason(refusal) for refusal in REFUSALS]
+    keys = [f"| {feature.name} | `{feature.key}` |" for feature in FEATURES.values()]
+    parts = [
+        _PAGE,
+        "## Features and algorithms\n",
+        *by_algorithm,
+        "\n## Features and features\n",
+        *by_feature,
+        f"\n{_counts()}\n",
+        "## What turns a feature on\n",
+        "| feature | key |\n|---|---|",
+        *keys,
+        "\n## Why not\n",
+        *reasons,
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _markdown(others: tuple[str, ...], judge: Callable[[str, str], Verdict]) -> Iterator[str]:
+    cells = {"accepted": "yes", "refused": "no", "not applicable": "-"}
+    yield "| | " + " | ".join(others) + " |"
+    yield "|---" * (len(others) + 1) + "|"
+    for feature in FEATURES:
+        row = ["" if feature == other else cells[judge(feature, other)] for other in others]
+        yield f"| **{feature}** | " + " | ".join(row) + " |"
+
+
+def _counts() -> str:
+    pairs = [verdict(*pair) for pair in itertools.combinations(FEATURES, 2)]
+    with_algorithms = [verdict_with_algorithm(f, a) for f in FEATURES for a in LEARNING]
+    both = pairs + with_algorithms
+    counts = {kind: both.count(kind) for kind in ("accepted", "refused", "not applicable")}
+    return (
+        f"{len(both)} pairs: {counts['accepted']} accepted, {counts['refused']} refused, "
+        f"{counts['not applicable']} not applicable."
+    )
+
+
+def _reason(refusal: Refusal) -> str:
+    others = [refusal.other] if isinstance(refusal.other, str) else sorted(refusal.other)
+    return f"- **{refusal.feature}** and {', '.join(others)}: {refusal.reason}. {refusal.fix}"
