@@ -61,7 +61,7 @@ def fill_replay(session: Session) -> None:
     obs = rng.standard_normal((1, 17), dtype=np.float32)
     action = rng.uniform(-1, 1, (1, 6)).astype(np.float32)
     flag, reward = np.zeros(1, bool), np.ones(1, np.float32)
-    step = Transition(obs, obs, reward, flag, flag)
+    step = Transition(obs, obs, reward, flag, flag, flag)
     for _ in range(REPLAY_ROWS):
         session._agent.experience.add(obs, action, step)
 

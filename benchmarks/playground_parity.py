@@ -57,7 +57,7 @@ def play(name: str, backend: str, episodes: int) -> Played:
         returns += step.reward * running
         lengths += running
         rows.append(on_host(step.next_obs)[running].astype(np.float64))
-        running &= ~(step.terminated | step.truncated)
+        running &= ~step.episode_end
     env.close()
     seen = np.concatenate(rows)[:, : env.spaces.policy_obs_shape[0]]
     return Played(

@@ -74,9 +74,13 @@ class Spaces:
 class Transition:
     """One step of every env in the batch.
 
-    `obs` is what to act on next: after an ending it belongs to the next episode. `next_obs` is the
-    true successor of this step: at an ending it is the final observation. The arrays are the env's
-    own buffers, valid until the following `step`; whoever keeps them copies them.
+    `obs` is what to act on next: after the end of an episode it belongs to the next one. `next_obs`
+    is the true successor of this step: at the end of an episode it is the final observation. The
+    arrays are the env's own buffers, valid until the following `step`; whoever keeps them copies
+    them.
+
+    Learning reads `terminated` and `truncated`; whoever plays and scores whole episodes reads
+    `episode_end`. The two differ where a game goes on after a lost life that is `terminated`.
     """
 
     obs: Rows  # [B, *obs_shape]
@@ -84,6 +88,7 @@ class Transition:
     reward: np.ndarray  # [B] float32, raw
     terminated: np.ndarray  # [B] bool, cuts the bootstrap
     truncated: np.ndarray  # [B] bool, cuts the trace only
+    episode_end: np.ndarray  # [B] bool, the env was reset: what was running is scored
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,9 @@ class Carry:
     def advance(self, memory: np.ndarray, transition: Transition) -> Transition:
         """Move on with the memory [B, M] after the rows acted on; the transition with its rows.
 
-        At an ending the successor still belongs to the old episode, the next obs to a new one.
+        At an ending the successor still belongs to the old episode, the next obs to a new one. A
+        lost life counts as an ending, also where whole games are scored: learning is cut there, so
+        no policy was trained with a memory from before it.
         """
         at = self._obs_width
         ended = transition.terminated | transition.truncated

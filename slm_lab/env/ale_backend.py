@@ -5,8 +5,8 @@ decision per 4 emulator frames, the brighter of the last two of them, grey 84x84
 as uint8 (4, 84, 84), up to 30 no-ops and a fire at the start of a game.
 
 Rewards are handed on raw: `env.clip_reward` is the agent's business, scores are never clipped.
-With `life_loss_info` a lost life is `terminated` while the game goes on; the episode that is
-scored ends with the game.
+With `life_loss_info` a lost life is `terminated` while the game goes on; `episode_end`, and with it
+the episode that is scored, comes with the end of the game.
 """
 
 from __future__ import annotations
@@ -101,6 +101,7 @@ class AtariEnv:
         # ale-py hands out new arrays at every step, so that nothing here needs a buffer of its own.
         self._obs = np.zeros((self.num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype)
         self._began_at = np.zeros(self.num_envs, np.int32)  # emulator frame of each game's start
+        self._none_over = np.zeros(self.num_envs, bool)
 
     @property
     def codecs(self) -> Codecs:
@@ -126,6 +127,7 @@ class AtariEnv:
         self._obs = next_obs = obs
         reward = reward.astype(np.float32)
         over: list[int] = []
+        is_over = self._none_over
         if "final_obs" in info:  # a game is over, or a life was lost
             began_at = _began_at(info)
             is_over = began_at != self._began_at
@@ -134,7 +136,7 @@ class AtariEnv:
                 self._began_at = began_at
                 next_obs = np.where(is_over[:, None, None, None], info["final_obs"], obs)
         self.episodes.add(reward, over)
-        return Transition(obs, next_obs, reward, terminated, truncated)
+        return Transition(obs, next_obs, reward, terminated, truncated, is_over)
 
     def sample_action(self) -> np.ndarray:
         return self._action_codec.sample(self._action_rng, self.num_envs)

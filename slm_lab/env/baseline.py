@@ -42,10 +42,9 @@ def measure_random_policy(
                     return None
                 break
             step = env.step(env.sample_action())
-            ended = step.terminated | step.truncated
             for slot in range(parallel):
                 running[slot] += float(step.reward[slot])
-                if ended[slot]:
+                if step.episode_end[slot]:
                     returns[slot].append(running[slot])
                     running[slot] = 0.0
     finally:

@@ -113,7 +113,7 @@ class Rollout:
 
 def random_rollout(env: VectorEnv, frames: int) -> Rollout:
     """Play random actions for about `frames` frames; look at every observation and reward."""
-    bad_obs = bad_reward = terminations = truncations = 0
+    bad_obs = bad_reward = terminations = endings = 0
     seconds = 0.0
     env.reset()
     steps = max(1, frames // env.num_envs)
@@ -125,14 +125,14 @@ def random_rollout(env: VectorEnv, frames: int) -> Rollout:
         bad_obs += not np.isfinite(on_host(step.next_obs)).all()
         bad_reward += not np.isfinite(step.reward).all()
         terminations += int(step.terminated.sum())
-        truncations += int(step.truncated.sum())
+        endings += int(step.episode_end.sum())
 
     problems, notes = [], []
     if bad_obs:
         problems.append(f"observations: NaN or infinite in {bad_obs} of {steps} steps.")
     if bad_reward:
         problems.append(f"reward: NaN or infinite in {bad_reward} of {steps} steps.")
-    if terminations + truncations == 0:
+    if endings == 0:
         problems.append(
             f"episodes: none ended in {steps} steps of {env.num_envs} envs, so there is no return "
             "to report. Set env.max_t to a time limit, or check more frames."

@@ -62,6 +62,12 @@ def make_pool(
             f"env.name: envpool has no env `{name}`. "
             "Set env.backend to `gymnasium`, or pick an id of `envpool.list_all_envs()`."
         )
+    if kwargs.get("episodic_life"):
+        raise EnvError(
+            "env.episodic_life: envpool's key, with which a lost life ends the game that is "
+            f"scored. Use env.name `ALE/{name}` with life_loss_info, which keeps the score that "
+            "of a whole game, or remove it."
+        )
     env_seeds, _ = spawn_streams(seed, num_envs)
     options = dict(kwargs)
     if max_t is not None:
@@ -139,14 +145,15 @@ class EnvpoolVectorEnv:
         self._obs_codec.write(obs, self._obs)
         self._reward[:] = reward
 
-        ended = np.flatnonzero(terminated | truncated)
+        episode_end = terminated | truncated
+        ended = np.flatnonzero(episode_end)
         self.episodes.add(self._reward, ended)
         next_obs = self._obs
         if len(ended):
             next_obs = self._final_obs
             next_obs[:] = self._obs
             self._begin_episodes(ended)
-        return Transition(self._obs, next_obs, self._reward, terminated, truncated)
+        return Transition(self._obs, next_obs, self._reward, terminated, truncated, episode_end)
 
     def sample_action(self) -> np.ndarray:
         return self._action_codec.sample(self._action_rng, self.num_envs)

@@ -221,7 +221,7 @@ def make_gymnasium_env(env_id: str, spec: EnvSpec, **options: Any) -> gym.Env[An
 
 def render_fps(spec: EnvSpec) -> float:
     """Pictures per second at which the env's time is our time; 30 where it does not say."""
-    if spec.name.startswith(PREFIX):
+    if spec.name.startswith((PREFIX, "ALE/")):  # `env.kwargs` are those of a batch of envs
         return 30.0
     env = make_gymnasium_env(import_module_of(spec.name), spec)
     env.close()

@@ -222,7 +222,7 @@ class PlaygroundVectorEnv:
                 fresh = self._first or self._program.reset(self._running.key)
                 self._running = self._program.restart(self._running, fresh, ended, self._full_reset)
             obs = self._show(self._running.obs)
-        return Transition(obs, next_obs, self._reward, terminated, truncated)
+        return Transition(obs, next_obs, self._reward, terminated, truncated, ended)
 
     def sample_action(self) -> np.ndarray:
         return self._action_codec.sample(self._action_rng, self.num_envs)

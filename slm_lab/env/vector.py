@@ -119,6 +119,7 @@ class GymnasiumVectorEnv:
         self._reward = np.zeros(self.num_envs, np.float32)
         self._terminated = np.zeros(self.num_envs, bool)
         self._truncated = np.zeros(self.num_envs, bool)
+        self._episode_end = np.zeros(self.num_envs, bool)
         self._flags_are_set = False
 
         self._seeds, self._action_rng = spawn_streams(seed, self.num_envs)
@@ -160,7 +161,7 @@ class GymnasiumVectorEnv:
         self._log.append(actions)
         self._swap_obs_buffers()
         if self._flags_are_set:
-            self._terminated[:] = self._truncated[:] = False
+            self._terminated[:] = self._truncated[:] = self._episode_end[:] = False
             self._flags_are_set = False
 
         if self._pool is None:
@@ -177,7 +178,8 @@ class GymnasiumVectorEnv:
             next_obs[:] = self._obs
             for slot in ended:
                 self._begin_episode(slot)
-        return Transition(self._obs, next_obs, self._reward, self._terminated, self._truncated)
+        ends = self._terminated, self._truncated, self._episode_end
+        return Transition(self._obs, next_obs, self._reward, *ends)
 
     def _step_some(self, slots: range, actions: Sequence[Any]) -> list[int]:
         """Step the envs of these slots; which of their episodes ended?"""
@@ -190,6 +192,7 @@ class GymnasiumVectorEnv:
             if terminated or truncated:
                 ended.append(slot)
                 self._terminated[slot], self._truncated[slot] = terminated, truncated
+                self._episode_end[slot] = True
         return ended
 
     def sample_action(self) -> np.ndarray:

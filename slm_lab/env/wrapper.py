@@ -66,7 +66,7 @@ class FrameStack:
         if step.next_obs is not step.obs:  # the two differ only when an episode ended
             next_obs = self._final_obs
             next_obs[:] = self._obs
-            ended = step.terminated | step.truncated
+            ended = step.episode_end
             self._obs[ended] = self._repeat(on_host(step.obs)[ended])
         return replace(step, obs=self._obs, next_obs=next_obs)
 

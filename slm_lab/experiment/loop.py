@@ -135,5 +135,5 @@ def evaluate(agent: Agent, env: VectorEnv) -> float:
         agent.advance(carry, transition)
         obs = transition.obs
         returns += transition.reward * is_running
-        is_running &= ~(transition.terminated | transition.truncated)
+        is_running &= ~transition.episode_end
     return float(returns.mean())

@@ -50,7 +50,7 @@ def play(
         obs = transition.obs
         running += transition.reward
         steps += 1
-        for slot in np.flatnonzero(transition.terminated | transition.truncated):
+        for slot in np.flatnonzero(transition.episode_end):
             if len(returns[slot]) < shares[slot]:
                 returns[slot].append(float(running[slot]))
                 lengths[slot].append(int(steps[slot]))

@@ -164,12 +164,13 @@ def transition() -> Callable[..., Transition]:
         truncated: Sequence[bool] | None = None,
     ) -> Transition:
         none = [False] * len(reward)
+        ends = np.array(terminated or none), np.array(truncated or none)
         return Transition(
             np.array(obs, np.float32),
             np.array(next_obs, np.float32),
             np.array(reward, np.float32),
-            np.array(terminated or none),
-            np.array(truncated or none),
+            *ends,
+            episode_end=ends[0] | ends[1],
         )
 
     return build

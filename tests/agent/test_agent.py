@@ -43,8 +43,10 @@ def live(agent: Agent, steps: int, seed: int) -> list[list[int]]:
         action = agent.act(obs)
         after = rng.normal(size=(4, 1)).astype(np.float32)
         reward = (action * obs[:, 0] + 1).astype(np.float32)
-        ended = rng.random(4)
-        agent.observe(obs, action, Transition(after, after, reward, ended < 0.1, ended > 0.9))
+        chance = rng.random(4)
+        terminated, truncated = chance < 0.1, chance > 0.9
+        ends = terminated, truncated, terminated | truncated
+        agent.observe(obs, action, Transition(after, after, reward, *ends))
         if agent.ready:
             agent.update(frame=4 * (step + 1))
         obs = after

@@ -217,8 +217,8 @@ def test_images_of_bytes_can_be_learned_from(make_spec: MakeSpec) -> None:
     spaces = Spaces((1, 2, 2), "uint8", "discrete", (2,))
     agent = make_agent(make_spec("DQN", {"agent.algorithm.training_start_step": 0}), spaces, seed=0)
     obs = np.full((4, 1, 2, 2), 255, np.uint8)
-    flags = np.zeros(4, bool)
-    agent.observe(obs, agent.act(obs), Transition(obs, obs, np.ones(4, np.float32), flags, flags))
+    flags = [np.zeros(4, bool)] * 3
+    agent.observe(obs, agent.act(obs), Transition(obs, obs, np.ones(4, np.float32), *flags))
     assert agent.update(frame=4).opt_steps == 2
 
 

@@ -67,6 +67,7 @@ class Game:
             reward=np.arange(self.num_envs, dtype=np.float32) + self._count,
             terminated=np.array([event in "TL" for event in events]),
             truncated=np.array([event == "C" for event in events]),
+            episode_end=np.array([event in "TC" for event in events]),
         )
 
     def _start(self, *, copies: bool) -> np.ndarray:

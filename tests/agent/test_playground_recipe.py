@@ -71,7 +71,7 @@ def test_scaled_rewards_are_learned_from_and_raw_ones_counted():
     agent = make_agent(load_spec(FILE, "ppo_playground", SETS + SMALL), SPACES, seed=0)
     obs = np.zeros((4, 17), np.float32)
     reward, ended = np.full(4, 0.5, np.float32), np.zeros(4, bool)
-    transition = Transition(obs, obs, reward, ended, ended)
+    transition = Transition(obs, obs, reward, ended, ended, ended)
     for _ in range(8):
         agent.observe(obs, agent.act(obs), transition)
     rollout = agent.experience.batch(0)

@@ -74,11 +74,11 @@ def test_a_value_that_only_the_secret_tells_is_learned(make_spec: MakeSpec):
     agent, ppo = agent_of(spec)
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((4, 5)).astype(np.float32)
-    ended = np.zeros(4, bool)
+    flags = [np.zeros(4, bool)] * 3
     for _ in range(16 * 60):
         action = agent.act(obs)
         next_obs = rng.standard_normal((4, 5)).astype(np.float32)
-        agent.observe(obs, action, Transition(next_obs, next_obs, obs[:, 2].copy(), ended, ended))
+        agent.observe(obs, action, Transition(next_obs, next_obs, obs[:, 2].copy(), *flags))
         obs = next_obs
         if agent.ready:
             agent.update(0)

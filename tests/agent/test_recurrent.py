@@ -19,6 +19,7 @@ from slm_lab.env.make import make_env
 from slm_lab.experiment.loop import Loop, evaluate
 from slm_lab.spec import RecurrentNetSpec, Spec, SpecError
 from slm_lab.types import Spaces, Transition
+from tests.lives import LosesLives
 
 MakeSpec = Callable[..., Spec]
 CELLS = ["GRU", "LSTM", "RNN"]
@@ -287,6 +288,30 @@ def test_evaluating_elsewhere_leaves_the_training_memory_alone(make_spec: MakeSp
     assert torch.equal(agent.state_dict()["carry"]["rows"], before)
     with pytest.raises(ValueError, match="needs a memory of its own"):
         agent.act(np.zeros((4, 1), np.float32), explore=False)
+
+
+def test_a_lost_life_empties_the_memory_where_it_is_learned_from_and_where_it_is_scored(
+    make_spec: MakeSpec,
+) -> None:
+    """Learning is cut at a lost life, so no policy was ever trained to remember across it."""
+    spec = recurrent(make_spec, "PPO", **{"env.name": "CartPole-v1", "env.num_envs": 1})
+    training, scoring = fresh(spec), fresh(spec)
+    envs = [LosesLives(make_env(spec.env, seed=0), steps=3) for _ in range(2)]
+    carry = scoring.new_carry(1)
+    kept = training._carry
+    assert carry is not None
+    assert kept is not None
+    for env in envs:
+        env.reset()
+    for _ in range(7):
+        action = training.act(envs[0].obs)
+        training.observe(envs[0].obs, action, envs[0].step(action))
+        scoring.act(envs[1].obs, explore=False, carry=carry)
+        transition = envs[1].step(action)
+        scoring.advance(carry, transition)
+        assert not transition.episode_end.any()
+        assert np.array_equal(carry.latest[:, 4:], kept.latest[:, 4:])
+        assert (carry.latest[:, 5:] == 0).all() == transition.terminated[0]
 
 
 def test_a_restored_agent_goes_on_where_it_was_in_its_episodes(make_spec: MakeSpec) -> None:

@@ -63,6 +63,7 @@ def fill(
             reward=np.array([reward], np.float32),
             terminated=np.array([t == terminated]),
             truncated=np.array([t == truncated]),
+            episode_end=np.array([ends]),
         )
         replay.add(np.array([[t]], np.float32), np.array([t]), transition)
 
@@ -176,6 +177,7 @@ def add(replay: Replay, row: list[Step]) -> None:
         reward=column([s.reward for s in row], np.float32),
         terminated=column([s.terminated for s in row], bool),
         truncated=column([s.truncated for s in row], bool),
+        episode_end=column([s.terminated or s.truncated for s in row], bool),
     )
     replay.add(obs, np.zeros(len(row), np.int64), transition)
 
@@ -225,7 +227,7 @@ def test_observations_are_kept_in_their_own_dtype(dtype: str, value: float) -> N
     replay = Replay(4, 1, (2, 3), dtype, (), torch.int64, EveryRow(), batch_size=1, gamma=0.5)
     obs = np.full((1, 2, 3), value, dtype)
     flag = np.array([False])
-    replay.add(obs, np.array([0]), Transition(obs, obs, np.ones(1, np.float32), flag, flag))
+    replay.add(obs, np.array([0]), Transition(obs, obs, np.ones(1, np.float32), flag, flag, flag))
     batch = whole(replay)
     assert batch.obs.dtype == batch.next_obs.dtype == getattr(torch, dtype)
     assert (batch.obs.numpy() == obs).all()  # float32 exactly, not rounded to half precision
@@ -254,8 +256,7 @@ def test_several_minibatches_come_side_by_side() -> None:
         np.zeros((2, 3, 2), np.float32),
         np.zeros((2, 3, 2), np.float32),
         np.zeros(2, np.float32),
-        np.zeros(2, bool),
-        np.zeros(2, bool),
+        *[np.zeros(2, bool)] * 3,
     )
     replay.add(np.zeros((2, 3, 2), np.float32), np.zeros((2, 4), np.float32), step)
     batch = replay.sample(3, frame=0)

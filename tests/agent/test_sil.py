@@ -179,7 +179,8 @@ def live(agent: Agent, steps: int, seed: int = 0) -> list[Any]:
         after = rng.normal(size=(4, 1)).astype(np.float32)
         ended = np.full(4, t % 3 == 2)
         reward = np.asarray(action, np.float32)
-        agent.observe(obs, action, Transition(after, after, reward, ended, ~ended & False))
+        ends = ended, np.zeros(4, bool), ended
+        agent.observe(obs, action, Transition(after, after, reward, *ends))
         if agent.ready:
             updates.append(agent.update(frame=4 * t))
         obs = after

@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from slm_lab.env import EnvError, VectorEnv, make_env
+from slm_lab.env.baseline import RandomBaseline, measure_random_policy
+from slm_lab.env.check import random_rollout
+from slm_lab.env.make import render_fps
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Transition
 
@@ -160,6 +163,35 @@ class TestLives:
         env = atari("Breakout", num_envs=1)
         endings = sum(int(step.terminated[0]) for _, step in play(env, 260))
         assert endings == env.episodes.count == 1
+
+    def test_an_episode_ends_with_the_game_and_not_with_a_life(self):
+        env = atari("Breakout", num_envs=2, life_loss_info=True)
+        rows = play(env, 260)
+        games = sum(int(step.episode_end.sum()) for _, step in rows)
+        lives = sum(int(step.terminated.sum()) for _, step in rows)
+        assert games == env.episodes.count > 0
+        assert lives >= 5 * games  # Breakout has five lives
+
+    def test_a_random_policy_scores_whole_games(self):
+        """Which steps are flagged changes nothing of the game: the same actions, the same score."""
+
+        def score(**keys: Any) -> RandomBaseline | None:
+            tree = {"name": "ALE/Breakout-v5", "max_frame": 1, **keys}
+            return measure_random_policy(EnvSpec.model_validate(tree), episodes=2)
+
+        assert score(life_loss_info=True) == score()
+
+    def test_a_check_that_saw_lost_lives_only_saw_no_episode(self):
+        env = atari("Breakout", num_envs=1, life_loss_info=True)
+        found = random_rollout(env, 100)
+        assert env.episodes.count == 0
+        assert any("episodes: none ended" in problem for problem in found.problems)
+
+    def test_pictures_can_be_paced_whatever_the_games_are_made_with(self):
+        spec = EnvSpec.model_validate(
+            {"name": "ALE/Breakout-v5", "max_frame": 1, "life_loss_info": True}
+        )
+        assert render_fps(spec) == 30
 
     def test_every_game_without_lives_is_scored_on_its_own(self):
         """Pong counts no lives: nothing but the end of a game may close its sum of points."""

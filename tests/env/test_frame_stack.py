@@ -5,6 +5,7 @@ import pytest
 from slm_lab.env import EnvError, make_env
 from slm_lab.env.vector import GymnasiumVectorEnv
 from slm_lab.env.wrapper import FrameStack
+from tests.lives import LosesLives
 
 ACTION = np.zeros(2, np.int64)
 
@@ -30,6 +31,17 @@ def test_a_final_obs_keeps_the_history_of_its_own_episode(scripted):
     assert after.next_obs[0].tolist() == after.obs[0].tolist() == [[1, 0], [1, 0], [1, 1]]
     assert after.next_obs[1].tolist() == [[0, 2], [0, 3], [0, 4]]
     assert after.obs[1].tolist() == [[1, 0], [1, 0], [1, 0]]
+
+
+def test_a_stack_goes_on_over_a_lost_life(scripted):
+    env = FrameStack(LosesLives(scripted, steps=3), 3, "stack")
+    env.reset()
+    env.step(ACTION)
+    env.step(ACTION)
+    both = env.step(ACTION)  # the game of env 0 is over; env 1 loses a life and goes on
+    assert both.terminated.tolist() == [True, True]
+    assert both.obs[0].tolist() == [[1, 0], [1, 0], [1, 0]]
+    assert both.obs[1].tolist() == [[0, 1], [0, 2], [0, 3]]
 
 
 def test_concat_joins_vectors_end_to_end(scripted):

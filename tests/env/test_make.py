@@ -106,6 +106,11 @@ def test_kwargs_envpool_lacks_are_refused(env_spec):
         make_env(env_spec("CartPole-v1", backend="envpool", gravity_well=3), seed=0)
 
 
+def test_a_pool_that_would_score_lives_instead_of_games_is_refused(env_spec):
+    with pytest.raises(EnvError, match=r"env\.episodic_life.*ALE/Breakout-v5.*life_loss_info"):
+        make_env(env_spec("Breakout-v5", backend="envpool", episodic_life=True), seed=0)
+
+
 def test_the_playground_backend_plays_nothing_else(env_spec):
     with pytest.raises(EnvError, match=r"env.backend: `playground` plays `playground/...` only"):
         make_env(env_spec("CartPole-v1", backend="playground"), seed=0)

@@ -34,6 +34,14 @@ def test_an_ending_shows_the_final_obs_and_the_next_episode_at_once(scripted):
     ]
 
 
+def test_an_episode_ends_where_it_terminates_or_is_truncated(scripted):
+    """Episodes of 3 and of 4 steps."""
+    scripted.reset()
+    ends = np.stack([scripted.step(ACTION).episode_end.copy() for _ in range(8)])
+    assert np.flatnonzero(ends[:, 0]).tolist() == [2, 5]
+    assert np.flatnonzero(ends[:, 1]).tolist() == [3, 7]
+
+
 def test_no_step_is_dead(scripted):
     """24 steps are 8 episodes of 3 and 6 episodes of 4; a dead step would earn 0 and shift them."""
     scripted.reset()

@@ -149,7 +149,7 @@ def test_schedules_count_the_frames_of_all_workers(make_spec, meeting):
     obs = np.zeros((2, 1), np.float32)
     nothing, never = np.zeros(2, np.float32), np.zeros(2, bool)
     while not agent.ready:
-        agent.observe(obs, agent.act(obs), Transition(obs, obs, nothing, never, never))
+        agent.observe(obs, agent.act(obs), Transition(obs, obs, nothing, never, never, never))
     # 25 frames here and about as many at the other worker: half-way down.
     assert agent.update(25).values["entropy_coef"] == pytest.approx(0.5)
 

@@ -12,6 +12,7 @@ from slm_lab.env.episodes import EpisodeStats
 from slm_lab.experiment.loop import Clock, Loop, evaluate
 from slm_lab.experiment.seeding import draw_seed, session_seeds
 from slm_lab.types import Metrics, Spaces, Transition
+from tests.lives import LosesLives
 
 
 class CountingEnv:
@@ -45,7 +46,7 @@ class CountingEnv:
         ended = self._elapsed >= self._lengths
         self._elapsed[ended] = 0
         reward = np.arange(1, self.num_envs + 1, dtype=np.float32)
-        return Transition(self.obs, next_obs, reward, ended, np.zeros_like(ended))
+        return Transition(self.obs, next_obs, reward, ended, np.zeros_like(ended), ended)
 
 
 class RecordingAgent:
@@ -205,6 +206,13 @@ def test_evaluation_counts_one_greedy_episode_per_env() -> None:
     assert evaluate(agent, env) == pytest.approx((2 + 10) / 2)
     assert agent.explored == [False] * 5
     assert agent.seen == []
+
+
+def test_evaluation_plays_whole_games_through_lost_lives() -> None:
+    agent: Any = RecordingAgent()
+    env: Any = LosesLives(CountingEnv(lengths=(2, 5)), steps=2)  # type: ignore[arg-type]
+    # Env 1 loses a life at steps 2 and 4, and its game of 5 steps, worth 2 each, goes on.
+    assert evaluate(agent, env) == pytest.approx((2 + 10) / 2)
 
 
 def test_session_seeds_depend_on_all_three_numbers_and_on_nothing_else() -> None:

@@ -29,8 +29,7 @@ class FrameReplay:
 
     Every step of every env brings one frame, the newest of its true successor. Only where a stack
     is not the last one moved on by a frame, at the start of an episode, is it stored whole, beside
-    the ring. An ending after which observations go on as they were, as when a life is lost in
-    Atari, starts no stack.
+    the ring. A lost life, after which the game goes on, starts no stack.
     """
 
     def __init__(
@@ -101,11 +100,9 @@ class FrameReplay:
 
         self._places = successors
         if transition.obs is not transition.next_obs:  # the two differ only at an ending
-            upcoming, final = on_host(transition.obs), on_host(transition.next_obs)
-            ended = np.flatnonzero(transition.terminated | transition.truncated)
-            for env in ended.tolist():
-                if not np.array_equal(upcoming[env], final[env]):
-                    self._store_whole(env, upcoming[env])
+            upcoming = on_host(transition.obs)
+            for env in np.flatnonzero(transition.episode_end).tolist():
+                self._store_whole(env, upcoming[env])
 
     def sample(
         self, batches: int, frame: int, learned_from: RewardView | None = None

@@ -1,0 +1,38 @@
+"""An env whose games have lives, with endings at exact steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from slm_lab.env.vector import VectorEnv
+from slm_lab.types import Rows, Transition
+
+
+class LosesLives:
+    """An env around an env: each game loses a life every `steps` steps, and goes on.
+
+    As Atari with `life_loss_info`: a lost life is `terminated`, only the end of the game ends the
+    episode.
+    """
+
+    def __init__(self, env: VectorEnv, steps: int) -> None:
+        self._env = env
+        self._steps = steps
+        self._elapsed = np.zeros(env.num_envs, int)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self) -> Rows:
+        self._elapsed[:] = 0
+        return self._env.reset()
+
+    def step(self, action: Rows) -> Transition:
+        step = self._env.step(action)
+        self._elapsed += 1
+        life_lost = self._elapsed % self._steps == 0
+        self._elapsed[step.episode_end] = 0
+        return replace(step, terminated=step.terminated | life_lost)
