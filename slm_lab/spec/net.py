@@ -211,7 +211,7 @@ def _is_number(value: object) -> bool:
 
 
 class SchedulerSpec(Block):
-    """A learning-rate scheduler, stepped once per training call."""
+    """A learning-rate scheduler: ours depend on the frame, torch's are stepped once per update."""
 
     name: str = Field(description="LinearToZero, LinearToMin, or a torch.optim.lr_scheduler class.")
     kwargs: FreeMapping = Field(default={}, description="Arguments; written beside the name.")

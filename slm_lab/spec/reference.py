@@ -109,8 +109,9 @@ def _nets(blocks: dict[str, Schema]) -> Iterator[str]:
     for name, arguments in OPTIMIZERS.items():
         yield f"- `{name}`: " + ", ".join(f"`{k}` {_value(v)}" for k, v in arguments.items())
     yield f"\n`lr_scheduler_spec.name`: {_words(sorted(SCHEDULERS))}."
-    yield "`LinearToZero` takes `frame`, `LinearToMin` also `min_factor`; the others take the"
-    yield "arguments of their class in torch.optim.lr_scheduler.\n"
+    yield "`LinearToZero` takes `frame`, `LinearToMin` also `min_factor`: both fall in a straight"
+    yield "line over that many frames, from the first update on. The others take the arguments of"
+    yield "their class in torch.optim.lr_scheduler, and step once per update.\n"
 
 
 def _search() -> Iterator[str]:

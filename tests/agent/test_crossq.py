@@ -170,5 +170,5 @@ def test_a_critic_net_of_its_own(make_spec: MakeSpec) -> None:
     assert isinstance(crossq, SoftActorCritic)
     assert crossq.modules["q1_net"].state_dict()["model.0.weight"].shape == (7, 1)
     assert crossq.modules["net"].state_dict()["model.0.weight"].shape == (16, 1)
-    assert crossq._rates.values()["q1_net.lr"] == 0.3
-    assert crossq._rates.values()["net.lr"] == 0.01
+    assert crossq._rates.values(frame=0)["q1_net.lr"] == 0.3
+    assert crossq._rates.values(frame=0)["net.lr"] == 0.01

@@ -43,9 +43,9 @@ def test_the_learning_rate_falls_to_a_floor_or_stays():
     )
     rates = LearningRates({"net": falling, "other": constant}, frames_per_update=50_000_000)
     seen = []
-    for _ in range(4):
-        seen.append([round(float(rate), 6) for rate in rates.values().values()])
-        rates.advance()
+    for frame in range(50_000_000, 200_000_001, 50_000_000):
+        seen.append([round(float(rate), 6) for rate in rates.values(frame).values()])
+        rates.advance(frame)
     # 100M frames are two updates here: half-way it is the mean of 1 and 0.033.
     assert seen == [[1e-3, 1e-3], [0.000516, 1e-3], [0.000033, 1e-3], [0.000033, 1e-3]]
 

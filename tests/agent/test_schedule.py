@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 import torch
 
 from slm_lab.agent.algorithm.schedule import LearningRate, LearningRates, scheduled_value
-from slm_lab.spec import MLPNetSpec, SchedulerSpec, ScheduleSpec
+from slm_lab.experiment.loop import Loop
+from slm_lab.spec import MLPNetSpec, SchedulerSpec, ScheduleSpec, Spec
 
 
 def schedule(
@@ -31,11 +33,12 @@ def scheduler(name: str, **kwargs: Any) -> SchedulerSpec:
     return SchedulerSpec.model_validate({"name": name, **kwargs})
 
 
-def rates(rate: LearningRate, updates: int) -> list[float]:
+def rates(rate: LearningRate, frames: Iterable[int]) -> list[float]:
+    """The rates of updates at these frames, one after the other."""
     values = []
-    for _ in range(updates):
-        values.append(rate.value)
-        rate.advance()
+    for frame in frames:
+        values.append(rate.value(frame))
+        rate.advance(frame)
     return values
 
 
@@ -101,21 +104,62 @@ def test_periodic_decay_starts_at_its_start_and_stays_above_its_end() -> None:
 
 
 def test_a_learning_rate_without_scheduler_is_constant() -> None:
-    assert rates(LearningRate(0.1, None, 10), 3) == [0.1, 0.1, 0.1]
+    assert rates(LearningRate(0.1, None, 10), (10, 20, 30)) == [0.1, 0.1, 0.1]
 
 
 def test_linear_to_zero_reaches_zero_after_its_frames_and_stays() -> None:
     # 100 frames at 20 frames per update: n = 5 updates.
     rate = LearningRate(1.0, scheduler("LinearToZero", frame=100), 20)
-    assert rates(rate, 7) == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.0, 0.0])
+    frames = range(20, 141, 20)
+    assert rates(rate, frames) == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("guess", [1, 7, 200])
+def test_a_linear_rate_depends_on_the_frame_and_not_on_how_updates_are_spaced(guess: int) -> None:
+    """Episodes end when they do: nobody can say beforehand how many frames an update will have."""
+    rate = LearningRate(2.0, scheduler("LinearToZero", frame=100), guess)
+    assert rates(rate, (10, 11, 35, 60, 109, 110, 500)) == pytest.approx(
+        [2.0, 1.98, 1.5, 1.0, 0.02, 0.0, 0.0]
+    )
+
+
+def test_a_linear_rate_of_an_older_checkpoint_goes_on_where_it_was() -> None:
+    rate = LearningRate(1.0, scheduler("LinearToZero", frame=100), 20)
+    rate.load_state_dict({"updates": 2, "scheduler": {}})  # without the first frame
+    assert rates(rate, (60, 80, 100)) == pytest.approx([0.6, 0.4, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("memory", "first", "last"), [("OnPolicyReplay", 10, 1000), ("OnPolicyBatchReplay", 40, 1000)]
+)
+def test_a_linear_rate_comes_to_its_end_whatever_the_memory(
+    make_spec: Callable[..., Spec], start: Callable[..., Loop], memory: str, first: int, last: int
+) -> None:
+    """Episodes of 10 steps, learned from one by one, or 40 steps at a time; 1,000 frames in all."""
+    values = {
+        "env.name": "probe/Terminated-v0",
+        "env.num_envs": 1,
+        "env.max_frame": 1000,
+        "agent.memory.name": memory,
+        "agent.algorithm.training_frequency": 1 if memory == "OnPolicyReplay" else 40,
+        "agent.net.optim_spec.lr": 0.01,
+        "agent.net.lr_scheduler_spec": {"name": "LinearToZero", "frame": 1000},
+    }
+    loop = start(make_spec("Reinforce", values))
+    loop.run(lambda: None, 1000, lambda: False, until=first)
+    assert loop.metrics is not None
+    assert loop.metrics.values["lr"] == 0.01
+    loop.run(lambda: None, 1000, lambda: False)
+    assert loop.clock.frame == last
+    assert loop.metrics.values["lr"] == pytest.approx(0.01 * first / 1000)
 
 
 def test_linear_to_min_stops_at_a_share_of_the_initial_rate() -> None:
     # n = 4; multiplier max(0.1, 1 - 0.9 k / 4)
     rate = LearningRate(2.0, scheduler("LinearToMin", frame=40), 10)
-    assert rates(rate, 6) == pytest.approx([2.0, 1.55, 1.1, 0.65, 0.2, 0.2])
+    assert rates(rate, range(10, 61, 10)) == pytest.approx([2.0, 1.55, 1.1, 0.65, 0.2, 0.2])
     rate = LearningRate(2.0, scheduler("LinearToMin", frame=40, min_factor=0.5), 10)
-    assert rates(rate, 6) == pytest.approx([2.0, 1.75, 1.5, 1.25, 1.0, 1.0])
+    assert rates(rate, range(10, 61, 10)) == pytest.approx([2.0, 1.75, 1.5, 1.25, 1.0, 1.0])
 
 
 SCHEDULERS: dict[str, dict[str, Any]] = {
@@ -138,17 +182,17 @@ def test_a_torch_scheduler_gives_torchs_own_values(name: str) -> None:
         expected.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         theirs.step()
-    assert rates(LearningRate(0.1, scheduler(name, **SCHEDULERS[name]), 1), 10) == expected
+    assert rates(LearningRate(0.1, scheduler(name, **SCHEDULERS[name]), 1), range(10)) == expected
 
 
 @pytest.mark.parametrize("name", [*SCHEDULERS, "LinearToZero"])
 def test_a_saved_learning_rate_continues_exactly_through_json(name: str) -> None:
     spec = scheduler(name, **SCHEDULERS.get(name, {"frame": 12}))
     original = LearningRate(0.1, spec, 1)
-    rates(original, 4)
+    rates(original, range(1, 5))
     restored = LearningRate(0.1, spec, 1)
     restored.load_state_dict(json.loads(json.dumps(original.state_dict())))
-    assert rates(restored, 6) == rates(original, 6)
+    assert rates(restored, range(5, 11)) == rates(original, range(5, 11))
 
 
 def test_every_net_has_its_own_learning_rate() -> None:
@@ -165,7 +209,7 @@ def test_every_net_has_its_own_learning_rate() -> None:
 
     halving = {"lr_scheduler_spec": {"name": "StepLR", "step_size": 1, "gamma": 0.5}}
     both = LearningRates({"net": net(0.1), "critic_net": net(0.4, **halving)}, frames_per_update=1)
-    assert both.values() == {"net.lr": 0.1, "critic_net.lr": 0.4}
-    both.advance()
-    assert both.values() == {"net.lr": 0.1, "critic_net.lr": 0.2}
-    assert both.mean() == pytest.approx(0.15)
+    assert both.values(1) == {"net.lr": 0.1, "critic_net.lr": 0.4}
+    both.advance(1)
+    assert both.values(2) == {"net.lr": 0.1, "critic_net.lr": 0.2}
+    assert both.mean(2) == pytest.approx(0.15)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -143,15 +143,26 @@ def test_all_workers_run_at_once_even_on_few_cores(make_spec, monkeypatch):
 
 def test_schedules_count_the_frames_of_all_workers(make_spec, meeting):
     decay = {"name": "linear_decay", "start_val": 1.0, "end_val": 0.0, "end_step": 100}
-    spec = make_spec("ActorCritic", agent__algorithm__entropy_coef_spec=decay)
+    spec = make_spec(
+        "ActorCritic",
+        agent__algorithm__entropy_coef_spec=decay,
+        agent__net__optim_spec__lr=0.01,
+        agent__net__lr_scheduler_spec={"name": "LinearToZero", "frame": 100},
+    )
     agent = make_agent(spec, Spaces((1,), "float32", "discrete", (2,)), seed=0)
     agent.algorithm = SharedAlgorithm(agent.algorithm, meeting("synced"))
-    obs = np.zeros((2, 1), np.float32)
-    nothing, never = np.zeros(2, np.float32), np.zeros(2, bool)
-    while not agent.ready:
-        agent.observe(obs, agent.act(obs), Transition(obs, obs, nothing, never, never, never))
+
+    def update(frame: int) -> Mapping[str, float]:
+        obs = np.zeros((2, 1), np.float32)
+        nothing, never = np.zeros(2, np.float32), np.zeros(2, bool)
+        while not agent.ready:
+            agent.observe(obs, agent.act(obs), Transition(obs, obs, nothing, never, never, never))
+        return agent.update(frame).values
+
     # 25 frames here and about as many at the other worker: half-way down.
-    assert agent.update(25).values["entropy_coef"] == pytest.approx(0.5)
+    assert update(25)["entropy_coef"] == pytest.approx(0.5)
+    # A learning rate falls from the first update on: 50 of 100 frames since then.
+    assert update(50)["lr"] == pytest.approx(0.005)
 
 
 def test_a_value_scale_of_each_worker_is_refused(make_spec):

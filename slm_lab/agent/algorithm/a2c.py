@@ -88,13 +88,13 @@ class ActorCritic:
 
     def update(self, batch: Rollout | JudgedRollout, frame: int) -> Metrics:
         entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)
-        self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values())
+        self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values(frame))
         rows = self.evaluate(batch) if isinstance(batch, Rollout) else batch
         self.learner.step(*rows)
         for _ in range(self._spec.critic_iter):
             self._critic_learner.step(rows.obs, rows.target)
-        lr = self._rates.mean()
-        self._rates.advance()
+        lr = self._rates.mean(frame)
+        self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         values = dict(metrics) | {"entropy_coef": entropy_coef, "lr": lr}
         steps = len(self.nets.trainables) + self._spec.critic_iter

@@ -78,7 +78,7 @@ class DQN:
         return action
 
     def update(self, batch: ReplayBatch, frame: int) -> Metrics:
-        self.learner.set_coefficients(**self._rates.values())
+        self.learner.set_coefficients(**self._rates.values(frame))
         self._target_update.copy_if_due(self.learner.state, self._targets, frame)
         td_errors = []
         columns = (
@@ -93,8 +93,8 @@ class DQN:
             for _ in range(self._spec.training_batch_iter):
                 self.learner.step(*rows)
             td_errors.append(self.learner.state["td_error"].clone())
-        lr = self._rates.mean()
-        self._rates.advance()
+        lr = self._rates.mean(frame)
+        self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         values = dict(metrics) | {
             "explore_var": self.act.explore_var(frame),

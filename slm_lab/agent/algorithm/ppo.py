@@ -124,7 +124,7 @@ class PPO:
         clip_eps = scheduled_value(spec.clip_eps_spec, frame)
         entropy_coef = scheduled_value(spec.entropy_coef_spec, frame)
         self.learner.set_coefficients(
-            clip_eps=clip_eps, entropy_coef=entropy_coef, **self._rates.values()
+            clip_eps=clip_eps, entropy_coef=entropy_coef, **self._rates.values(frame)
         )
         if rollout.log_prob is None:
             rollout = self.evaluate(rollout)
@@ -146,8 +146,8 @@ class PPO:
             )
             self.learner.steps([(*rows, index) for index in minibatches])
             steps += len(minibatches)
-        lr = self._rates.mean()
-        self._rates.advance()
+        lr = self._rates.mean(frame)
+        self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         values = dict(metrics) | {
             "clip_eps": clip_eps,

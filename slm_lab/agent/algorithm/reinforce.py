@@ -60,11 +60,11 @@ class Reinforce:
 
     def update(self, rollout: Rollout, frame: int) -> Metrics:
         entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)
-        self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values())
+        self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values(frame))
         obs = from_rollout(rollout.obs[:-1], self._seq_len)
         self.learner.step(obs, rollout.action.flatten(0, 1), self._advantage(rollout))
-        lr = self._rates.mean()
-        self._rates.advance()
+        lr = self._rates.mean(frame)
+        self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         return Metrics(dict(metrics) | {"entropy_coef": entropy_coef, "lr": lr}, opt_steps=1)
 

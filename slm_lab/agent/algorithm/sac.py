@@ -160,11 +160,11 @@ class SoftActorCritic:
         return action
 
     def update(self, batch: ReplayBatch, frame: int) -> Metrics:
-        alpha_rate = {"log_alpha.lr": self._alpha_rate.value}
+        alpha_rate = {"log_alpha.lr": self._alpha_rate.value(frame)}
         self.learner.set_coefficients(
             target_entropy=self.target_entropy(frame),
             fixed_alpha=self.fixed_alpha(frame),
-            **self._rates.values(),
+            **self._rates.values(frame),
             **alpha_rate,
         )
         columns = (
@@ -183,9 +183,9 @@ class SoftActorCritic:
             (self.learner if is_full else self._critic_learner).step(*rows, *noise)
             td_errors.append(self.learner.state["td_error"].clone())
         self._target_update.copy_if_due(self.learner.state, self._critics.targets, frame)
-        lr = self._rates.mean()
-        self._rates.advance()
-        self._alpha_rate.advance()
+        lr = self._rates.mean(frame)
+        self._rates.advance(frame)
+        self._alpha_rate.advance(frame)
         metrics = self._critic_learner.mean_metrics() | self.learner.mean_metrics()
         values = dict(check_finite(metrics, frame)) | {"lr": lr}
         if "alpha" not in values:  # no step of this update moved the policy

@@ -67,12 +67,12 @@ class SARSA:
         return rollout
 
     def update(self, rollout: Rollout, frame: int) -> Metrics:
-        self.learner.set_coefficients(**self._rates.values())
+        self.learner.set_coefficients(**self._rates.values(frame))
         self.learner.step(
             rollout.obs[:-1], rollout.action, rollout.reward, rollout.terminated, rollout.truncated
         )
-        lr = self._rates.mean()
-        self._rates.advance()
+        lr = self._rates.mean(frame)
+        self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         values = dict(metrics) | {
             "explore_var": self.act.explore_var(frame),

@@ -1,4 +1,4 @@
-"""Values as functions of the frame, and learning rates as functions of the update."""
+"""Values and learning rates as functions of the frame."""
 
 from __future__ import annotations
 
@@ -37,44 +37,63 @@ def scheduled_value(spec: ScheduleSpec | None, frame: int, default: float = 0.0)
 
 
 class LearningRate:
-    """A learning rate stepped once per update, by any scheduler that torch has or one of ours."""
+    """The learning rate of one net: `value(frame)` for an update, `advance(frame)` after it.
+
+    `LinearToZero` and `LinearToMin` depend on the frame alone: they start at the first update's and
+    fall in a straight line, however many frames lie between updates. The schedulers of torch count
+    updates.
+    """
 
     def __init__(self, initial: float, spec: SchedulerSpec | None, frames_per_update: int) -> None:
         self._initial = initial
+        self._frames_per_update = frames_per_update
+        self._first_frame: int | None = None
         self._updates = 0
         self._factor = None if spec is None else _factor(spec, frames_per_update)
         self._torch = None if spec is None or self._factor else _TorchScheduler(initial, spec)
 
-    @property
-    def value(self) -> float:
+    def value(self, frame: int) -> float:
+        """The rate of an update at this frame."""
         if self._torch is not None:
             return self._torch.value
-        return (
-            self._initial if self._factor is None else self._initial * self._factor(self._updates)
-        )
+        if self._factor is None:
+            return self._initial
+        return self._initial * self._factor(frame - self._first(frame))
 
-    def advance(self) -> None:
+    def advance(self, frame: int) -> None:
+        """Count the update at this frame as done."""
+        self._first_frame = self._first(frame)
         self._updates += 1
         if self._torch is not None:
             self._torch.advance()
 
     def state_dict(self) -> dict[str, Any]:
         scheduler = {} if self._torch is None else self._torch.state_dict()
-        return {"updates": self._updates, "scheduler": scheduler}
+        first, updates = self._first_frame, self._updates
+        return {"first_frame": first, "updates": updates, "scheduler": scheduler}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._first_frame = state.get("first_frame")
         self._updates = int(state["updates"])
         if self._torch is not None:
             self._torch.load_state_dict(state["scheduler"])
 
+    def _first(self, frame: int) -> int:
+        """The frame of the first update; an older checkpoint holds only the number of updates."""
+        if self._first_frame is not None:
+            return self._first_frame
+        return frame - self._updates * self._frames_per_update
+
 
 def _factor(spec: SchedulerSpec, frames_per_update: int) -> Callable[[int], float] | None:
-    """Our own schedulers: the share of the initial rate that is left after so many updates."""
+    """Our own schedulers: the share of the initial rate that is left after so many frames."""
     if spec.name not in ("LinearToZero", "LinearToMin"):
         return None
-    updates = max(1.0, spec.kwargs["frame"] / frames_per_update)
+    # The unit of frames changes no value beyond rounding: with this one, rates are the same to the
+    # last bit as when they were computed from the number of updates.
+    span = spec.kwargs["frame"] / frames_per_update
     floor = spec.kwargs.get("min_factor", 0.1) if spec.name == "LinearToMin" else 0.0
-    return lambda k: max(floor, 1 - k * (1 - floor) / updates)
+    return lambda frames: max(floor, 1 - frames / frames_per_update * (1 - floor) / span)
 
 
 class _TorchScheduler:
@@ -114,15 +133,17 @@ class LearningRates:
             for name, net in nets.items()
         }
 
-    def values(self) -> dict[str, float]:
-        return {key: rate.value for key, rate in self._rates.items()}
+    def values(self, frame: int) -> dict[str, float]:
+        """The rates of an update at this frame, by the names of the coefficients."""
+        return {key: rate.value(frame) for key, rate in self._rates.items()}
 
-    def mean(self) -> float:
-        return sum(self.values().values()) / len(self._rates)
+    def mean(self, frame: int) -> float:
+        return sum(self.values(frame).values()) / len(self._rates)
 
-    def advance(self) -> None:
+    def advance(self, frame: int) -> None:
+        """Count the update at this frame as done."""
         for rate in self._rates.values():
-            rate.advance()
+            rate.advance(frame)
 
     def state_dict(self) -> dict[str, Any]:
         return {key: rate.state_dict() for key, rate in self._rates.items()}
