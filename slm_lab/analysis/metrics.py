@@ -99,7 +99,10 @@ def sample_efficiencies(strength: Series, frame: ArrayLike) -> Series:
 
 
 def training_efficiency(strength: Series, opt_step: ArrayLike) -> float:
-    """sum(S_i / o_i) / sum(S_i): high when the strength came from few gradient steps."""
+    """sum(S_i / o_i) / sum(S_i): high when the strength came from few gradient steps.
+
+    Both sums are over the rows since the first gradient step: a mean of 1 / o_i with weights S_i.
+    """
     return _efficiency(strength, opt_step)
 
 
@@ -271,13 +274,20 @@ def _read_baselines(path: Path) -> Baselines:
 
 
 def _efficiency(strength: Series, cost: ArrayLike) -> float:
-    ratio = _divide(strength, np.asarray(cost, dtype=np.float64))
-    return float(_divide(np.nansum(ratio), np.nansum(strength)))
+    ratio, weight = _ratio_and_weight(strength, cost)
+    return float(_divide(ratio.sum(), weight.sum()))
 
 
 def _efficiencies(strength: Series, cost: ArrayLike) -> Series:
+    ratio, weight = _ratio_and_weight(strength, cost)
+    return _divide(ratio.cumsum(), weight.cumsum())
+
+
+def _ratio_and_weight(strength: Series, cost: ArrayLike) -> tuple[Series, Series]:
+    """S_i / c_i and S_i of every row that has both; the others count as nothing in either sum."""
     ratio = _divide(strength, np.asarray(cost, dtype=np.float64))
-    return _divide(np.nancumsum(ratio), np.nancumsum(strength))
+    known = ~np.isnan(ratio)
+    return np.where(known, ratio, 0.0), np.where(known, strength, 0.0)
 
 
 def _spread(session_strengths: Sequence[Series]) -> tuple[Series, Series]:

@@ -18,6 +18,7 @@ from slm_lab.analysis.metrics import (
     stabilities,
     stability,
     strengths,
+    training_efficiencies,
     training_efficiency,
     trial_metrics,
 )
@@ -73,9 +74,21 @@ def test_the_same_strength_earlier_is_more_efficient():
     assert sample_efficiency(early, [100, 200]) > sample_efficiency(late, [100, 200])
 
 
-def test_an_infinite_ratio_leaves_the_numerator_but_not_the_denominator():
-    # opt_step is 0 in the first row: (30/20) / (10 + 30)
-    assert training_efficiency(array(10, 30), [0, 20]) == pytest.approx(0.0375)
+def test_rows_before_the_first_gradient_step_count_in_neither_sum_of_the_training_efficiency():
+    # The weighted mean of 1/20 and 1/40 with weights 30 and 10: (1.5 + 0.25) / 40
+    assert training_efficiency(array(10, 30, 10), [0, 20, 40]) == pytest.approx(0.04375)
+    assert training_efficiencies(array(10, 30, 10), [0, 20, 40]) == pytest.approx(
+        [nan, 0.05, 0.04375], nan_ok=True
+    )
+
+
+def test_what_was_earned_before_learning_does_not_change_the_training_efficiency():
+    for before in (-100, 0, 1000):
+        assert training_efficiency(array(before, 30), [0, 20]) == pytest.approx(1 / 20)
+
+
+def test_without_a_gradient_step_there_is_no_training_efficiency():
+    assert math.isnan(training_efficiency(array(10, 30), [0, 0]))
 
 
 def test_local_efficiency_is_the_running_ratio():
