@@ -163,6 +163,31 @@ def test_tanh_normal_entropy_equals_a_monte_carlo_estimate(mean: float, std: flo
     assert policy.entropy().item() == pytest.approx(estimate, abs=0.012)
 
 
+@pytest.mark.parametrize("log_std", [-5.0, -2.0, -0.5, 0.0, 1.0, 2.0])
+@pytest.mark.parametrize("mean", [0.0, 0.7, -2.0, 9.0])
+def test_tanh_normal_entropy_equals_its_integral_for_every_spread(
+    mean: float, log_std: float
+) -> None:
+    """The integral of -p log p over u, in steps of a thousandth of a standard deviation."""
+    z = torch.linspace(-10, 10, 20_001, dtype=torch.float64)[:, None]
+    one = torch.ones_like(z)
+    policy = TanhNormal(mean * one, log_std * one)
+    weight = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi) / 1000
+    u = policy.mean + math.exp(log_std) * z
+    integral = -(weight[:, 0] * policy.log_prob(u)).sum().item()
+    ours = TanhNormal(torch.full((1, 1), mean), torch.full((1, 1), log_std)).entropy()
+    assert ours.item() == pytest.approx(integral, abs=1e-4)
+
+
+def test_tanh_normal_entropy_is_that_of_a_uniform_at_most() -> None:
+    """No distribution on [-1, 1] has more than log 2."""
+    log_std = torch.linspace(-2, 2, 401)[:, None]
+    entropy = TanhNormal(torch.zeros(401, 1), log_std).entropy()
+    assert entropy.max().item() < math.log(2)
+    peak = math.exp(log_std[entropy.argmax()].item())
+    assert 0.8 < peak < 1.0  # a wider Gaussian gathers at the ends
+
+
 def test_tanh_normal_entropy_has_a_gradient_towards_less_saturation() -> None:
     mean = torch.tensor([[2.0]], requires_grad=True)
     (gradient,) = torch.autograd.grad(TanhNormal(mean, torch.zeros(1, 1)).entropy().sum(), mean)
@@ -314,6 +339,33 @@ def test_beta_equals_torch_on_a_stretched_interval() -> None:
     # Stretching to twice the length adds log 2 for each of the two dimensions.
     torch.testing.assert_close(ours.entropy(), unit.entropy().sum(-1) + 2 * math.log(2))
     torch.testing.assert_close(ours.mode(), 2 * unit.mode - 1)
+
+
+NEXT = 1 + torch.finfo(torch.float32).eps  # the smallest concentration above 1
+
+
+@pytest.mark.parametrize(
+    ("alpha", "beta", "mode"),
+    [
+        (1.0, 1.0, 0.0),  # flat: the mean
+        (1.0, NEXT, -1.0),
+        (NEXT, 1.0, 1.0),
+        (NEXT, NEXT, 0.0),
+        (1.0, 3.0, -1.0),
+        (2.0, 4.0, -0.5),  # 2 (2 - 1) / (6 - 2) - 1
+    ],
+)
+def test_the_mode_of_a_beta_is_defined_up_to_the_flat_one(
+    alpha: float, beta: float, mode: float
+) -> None:
+    assert Beta(torch.tensor([[alpha]]), torch.tensor([[beta]])).mode().item() == mode
+
+
+def test_a_policy_net_of_a_beta_may_ask_for_the_flat_one() -> None:
+    """softplus(-20) is 2e-9: added to 1 it is lost."""
+    family = make_family(spaces("continuous", (1,)), "Beta")
+    policy = family([torch.tensor([[-20.0, -20.0]])])
+    assert policy.mode().tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize(

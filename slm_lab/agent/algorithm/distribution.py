@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -27,11 +26,10 @@ LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_2 = math.log(2.0)
 _EULER = 0.5772156649015329
-# Nodes and weights such that sum w f(z) approximates E f(z) for z ~ N(0, 1).
-_GAUSS_HERMITE = tuple(
-    (node * math.sqrt(2.0), weight / math.sqrt(math.pi))
-    for node, weight in zip(*np.polynomial.hermite.hermgauss(7), strict=True)
-)
+# (weight, variance) of normals whose mixture is nearly a logistic distribution of scale 1/2, which
+# is a mixture of infinitely many (Andrews & Mallows 1974). Fitted so that E|u + x| of the mixture
+# is log(2 cosh u), as it is for the logistic: off by less than 4e-5 at any u.
+_LOGISTIC = ((0.323299, 0.332181), (0.566063, 0.847508), (0.110638, 2.126187))
 
 
 class Distribution(Protocol):
@@ -157,16 +155,17 @@ class TanhNormal:
         return self._normal().log_prob(action) - _log_det_tanh(action).sum(-1)
 
     def entropy(self) -> Tensor:
-        """The Gaussian's entropy plus the expected log-det, which has no closed form.
+        """The Gaussian's entropy plus the expected log-det, off by less than 1e-4 per dimension.
 
-        Gauss-Hermite quadrature over the noise, free of the sampling noise of a one-draw estimate:
-        off by 0.001 at a standard deviation of 1, by 0.04 at 2.
+        log(1 - tanh(u)^2) = 2 log 2 - 2 log(2 cosh u), and log(2 cosh u) = E|u + x| for a logistic
+        x. With x a mixture of normals, u + x is one too, and E|u + x| has a closed form: one bound
+        for every mean and spread, and no sampling noise.
         """
-        std = self.log_std.exp()
-        expected = torch.zeros_like(std)
-        for node, weight in _GAUSS_HERMITE:
-            expected = expected + weight * _log_det_tanh(self.mean + std * node)
-        return self._normal().entropy() + expected.sum(-1)
+        variance = (2 * self.log_std).exp()
+        expected = torch.zeros_like(variance)
+        for weight, extra in _LOGISTIC:
+            expected = expected + weight * _mean_magnitude(self.mean, variance + extra)
+        return self._normal().entropy() + 2 * (_LOG_2 - expected).sum(-1)
 
     def _normal(self) -> Normal:
         return Normal(self.mean, self.log_std)
@@ -237,7 +236,10 @@ class Beta:
         return self._inside(2 * x / (x + y) - 1)
 
     def mode(self) -> Tensor:
-        return 2 * (self.alpha - 1) / (self.alpha + self.beta - 2) - 1
+        """The peak; where rounding leaves a flat density, both concentrations 1, the mean."""
+        above_one = self.alpha - 1
+        total = above_one + (self.beta - 1)  # exact where alpha + beta - 2 would round to zero
+        return torch.where(total > 0, 2 * above_one / total, 1.0) - 1
 
     def log_prob(self, action: Tensor) -> Tensor:
         share = (self._inside(action) + 1) / 2
@@ -278,6 +280,12 @@ def _gamma(shape: Tensor, proposal: Tensor, coin: Tensor) -> Tensor:
 def _log_det_tanh(u: Tensor) -> Tensor:
     """log(1 - tanh(u)^2), stable for large |u|."""
     return 2.0 * (_LOG_2 - u - F.softplus(-2.0 * u))
+
+
+def _mean_magnitude(mean: Tensor, variance: Tensor) -> Tensor:
+    """E|x| for x ~ N(mean, variance)."""
+    scaled = mean * (2 * variance).rsqrt()
+    return (2 / math.pi * variance).sqrt() * (-scaled.square()).exp() + mean * scaled.erf()
 
 
 @dataclass(frozen=True)
