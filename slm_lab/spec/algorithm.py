@@ -44,7 +44,7 @@ class ScheduleSpec(Block):
     )
     start_val: Number = Field(description="Value until start_step.")
     end_val: Number | None = Field(
-        default=None, description="Value from end_step; null keeps start_val."
+        default=None, description="Value from end_step; null keeps start_val, as no_decay does."
     )
     start_step: CountOrZero = Field(default=0, description="Frame at which the decay begins.")
     end_step: CountOrZero = Field(default=0, description="Frame at which the decay ends.")
@@ -56,6 +56,16 @@ class ScheduleSpec(Block):
             constant = f'{{"name": "no_decay", "start_val": {data}}}'
             raise invalid(f"found {shown(data)}; expected a schedule. For a constant: {constant}")
         return data
+
+    @model_validator(mode="after")
+    def _no_decay_has_one_value(self) -> ScheduleSpec:
+        if self.name == "no_decay" and self.end_val not in (None, self.start_val):
+            raise invalid(
+                f"found {shown(self.end_val)}; no_decay stays at start_val = {self.start_val:g}. "
+                "Remove end_val, or use linear_decay with an end_step.",
+                key="end_val",
+            )
+        return self
 
     @model_validator(mode="after")
     def _decays_take_time(self) -> ScheduleSpec:

@@ -218,6 +218,21 @@ def test_a_schedule_given_as_a_number_is_shown_how_to_be_constant(ppo):
     assert '{"name": "no_decay", "start_val": 0.01}' in message
 
 
+def test_a_constant_has_one_value(ppo):
+    algorithm(ppo)["entropy_coef_spec"] = {"name": "no_decay", "start_val": 0.01, "end_val": 0.001}
+    message = problems(ppo)["agent.algorithm.entropy_coef_spec.end_val"]
+    assert "found 0.001" in message
+    assert "start_val = 0.01" in message
+    assert "linear_decay" in message
+
+
+def test_a_constant_may_be_written_twice_as_original_specs_do(ppo):
+    algorithm(ppo)["entropy_coef_spec"] = {"name": "no_decay", "start_val": 0.01, "end_val": 0.01}
+    assert (
+        spec_from_dict(ppo).to_dict()["agent"]["algorithm"]["entropy_coef_spec"]["end_val"] == 0.01
+    )
+
+
 def test_a_decay_needs_time(dqn):
     algorithm(dqn)["explore_var_spec"].update(start_step=1000)
     assert "after start_step = 1000" in problems(dqn)["agent.algorithm.explore_var_spec.end_step"]

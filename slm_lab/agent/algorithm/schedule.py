@@ -18,9 +18,7 @@ def scheduled_value(spec: ScheduleSpec | None, frame: int, default: float = 0.0)
         return default
     start = spec.start_val
     end = start if spec.end_val is None else spec.end_val
-    if spec.name == "no_decay":
-        return end
-    if frame <= spec.start_step:
+    if spec.name == "no_decay" or frame <= spec.start_step:
         return start
     if frame >= spec.end_step:
         return end
