@@ -52,11 +52,17 @@ _FAST: dict[str, dict[str, Any]] = {
 }
 _FAST |= {"SIL": _FAST["ActorCritic"], "PPOSIL": _FAST["PPO"], "CrossQ": _FAST["SoftActorCritic"]}
 _FAST |= {"VanillaDQN": _FAST["DQN"], "DoubleDQN": _FAST["DQN"]}
-_SMALL_NET = {"type": "MLPNet", "hid_layers": [8], "hid_layers_activation": "tanh"}
-_CONV_NET = {"type": "ConvNet", "conv_hid_layers": [[2, 3, 3, 0, 1], [2, 3, 1, 0, 1]]}
+_SMALL_NET: dict[str, Any] = {"type": "MLPNet", "hid_layers": [8], "hid_layers_activation": "tanh"}
+_CONV_NET: dict[str, Any] = {
+    "type": "ConvNet",
+    "conv_hid_layers": [[2, 3, 3, 0, 1], [2, 3, 1, 0, 1]],
+}
 _CONV_NET |= {"fc_hid_layers": [8], "hid_layers_activation": "relu"}
-_RECURRENT = {"type": "RecurrentNet", "rnn_hidden_size": 4, "seq_len": 4}
+_RECURRENT: dict[str, Any] = {"type": "RecurrentNet", "rnn_hidden_size": 4, "seq_len": 4}
 _IMITATING = ("SIL", "PPOSIL")
+
+
+StepResult = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
 
 
 class Images(gym.Env[np.ndarray, Any]):
@@ -67,12 +73,14 @@ class Images(gym.Env[np.ndarray, Any]):
         self.action_space = gym.spaces.Discrete(2)
         self.steps = 0
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self.steps = 0
         return self._frame(), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: Any) -> StepResult:
         self.steps += 1
         ended = bool(self.np_random.random() < 0.1)
         return self._frame(), float(action), ended, self.steps >= 7, {}
@@ -89,12 +97,14 @@ class TwoChoices(gym.Env[np.ndarray, Any]):
         self.action_space = gym.spaces.MultiDiscrete([2, 3])
         self.steps = 0
 
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: Any = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         self.steps = 0
         return self._obs(), {}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+    def step(self, action: Any) -> StepResult:
         self.steps += 1
         is_over = self.steps >= 6
         ended = is_over and bool(self.np_random.random() < 0.5)
@@ -129,7 +139,10 @@ class OnDevice:
 
 @pytest.fixture(scope="module", autouse=True)
 def _envs() -> Iterator[None]:
-    envs = {"compatibility/Images-v0": Images, "compatibility/TwoChoices-v0": TwoChoices}
+    envs: dict[str, Any] = {
+        "compatibility/Images-v0": Images,
+        "compatibility/TwoChoices-v0": TwoChoices,
+    }
     for name, env in envs.items():
         gym.register(name, entry_point=env)
     yield
@@ -183,7 +196,7 @@ def _keys_of(feature: str, algorithm: str) -> dict[str, Any]:
     if feature == "PER":
         per = {"agent.memory.sil_replay_name": "PrioritizedReplay"}
         return per if algorithm in _IMITATING else {"agent.memory.name": "PrioritizedReplay"}
-    return {
+    keys: dict[str, dict[str, Any]] = {
         "recurrent net": {"agent.net": dict(_RECURRENT)},
         "n-step": {"agent.algorithm.n_step": 3},
         "CER": {"agent.memory.use_cer": True},
@@ -207,7 +220,8 @@ def _keys_of(feature: str, algorithm: str) -> dict[str, Any]:
         "rows on a device": {},  # no spec of a plain env gives them: see `OnDevice`
         "several envs": {"env.num_envs": 3},
         "compiled": {},
-    }[feature]
+    }
+    return keys[feature]
 
 
 def start(spec: Spec, features: tuple[str, ...], stack: ExitStack) -> Loop:

@@ -362,5 +362,5 @@ def _check_action_space(spec: Spec, spaces: Spaces) -> None:
         takes = "discrete or continuous actions"
     else:
         return
-    fix = f"{algorithm.name} needs {takes}; env.name: {spec.env.name} has {spaces.action_type}."
+    fix = f"{algorithm.name} takes {takes}; env.name: {spec.env.name} has {spaces.action_type}."
     raise SpecError([Problem("agent.algorithm.name", f"{fix} Use PPO.")], spec.name)

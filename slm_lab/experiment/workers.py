@@ -8,12 +8,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.synchronize import Lock
 from pathlib import Path
-from typing import Any
 
 from slm_lab.spec import Spec
 
@@ -45,20 +44,10 @@ def shared_nets(spec: Spec) -> Iterator[SharedNets | None]:
 
 
 def worker_spec(spec: Spec) -> Spec:
-    """What one worker does: its part of the frames, over which its learning rate decays too.
+    """What one worker does: its part of the frames.
 
-    Schedules of frames stay whole: a worker counts those of all workers for them.
+    Schedules stay whole, those of learning rates too: a worker counts the frames of all workers.
     """
-    workers = spec.meta.max_session
-    agent = spec.to_dict()["agent"]
-    changes: dict[str, Any] = {"env.max_frame": -(-spec.env.max_frame // workers)}
-    changes["agent.algorithm"] = agent["algorithm"]  # schedules of the whole budget, defaults too
-    for block in ("net", "critic_net"):
-        for key, value in agent.get(block, {}).items():
-            if (
-                key.endswith("lr_scheduler_spec")
-                and isinstance(value, Mapping)
-                and "frame" in value
-            ):
-                changes[f"agent.{block}.{key}.frame"] = max(1, int(value["frame"]) // workers)
-    return spec.with_values(changes)
+    whole = spec.to_dict()["agent"]["algorithm"]  # with schedules that are a default's
+    part = -(-spec.env.max_frame // spec.meta.max_session)
+    return spec.with_values({"env.max_frame": part, "agent.algorithm": whole})

@@ -112,9 +112,9 @@ DEFAULTS: dict[str, Defaults] = {
 }
 
 
-def with_defaults(tree: Mapping[str, Any]) -> Tree:
+def with_defaults(given: Mapping[str, Any]) -> Tree:
     """A copy of a spec's tree with every block and every needed key that was left out."""
-    tree = copy.deepcopy(dict(tree))
+    tree: Tree = copy.deepcopy(dict(given))
     if tree.get("meta") is None:
         tree["meta"] = {}
     agent, env = tree.get("agent"), tree.get("env")
@@ -180,12 +180,10 @@ def _joined(default: Mapping[str, Any], given: Mapping[str, Any]) -> Tree:
     joined = copy.deepcopy(dict(default))
     for key, value in given.items():
         old = joined.get(key)
-        is_same_class = (
-            isinstance(old, dict)
-            and isinstance(value, Mapping)
-            and value.get("name", old.get("name")) == old.get("name")
-        )
-        joined[key] = _joined(old, value) if is_same_class else copy.deepcopy(value)
+        joined[key] = copy.deepcopy(value)
+        if isinstance(old, dict) and isinstance(value, Mapping):
+            is_same_class = value.get("name", old.get("name")) == old.get("name")
+            joined[key] = _joined(old, value) if is_same_class else joined[key]
     return joined
 
 

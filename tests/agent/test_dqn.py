@@ -193,7 +193,7 @@ def test_an_update_reports_what_it_did(make_spec: MakeSpec, make_batch: MakeBatc
     assert values["lr"] == 0.1
 
 
-def test_the_learning_rate_falls_once_per_update(
+def test_the_learning_rate_falls_with_the_frames_since_the_first_update(
     make_spec: MakeSpec, make_batch: MakeBatch
 ) -> None:
     schedule = {"name": "LinearToZero", "frame": 16}  # 4 updates of 4 frames
@@ -201,7 +201,7 @@ def test_the_learning_rate_falls_once_per_update(
         make_spec, "DQN", [[0.0, 0.0], [0.0, 0.0]], agent__net__lr_scheduler_spec=schedule
     )
     batch = make_batch([S0], [0], [1.0], [S1], [0.0])
-    used = [dqn.update(batch, frame=0).values["lr"] for _ in range(5)]
+    used = [dqn.update(batch, frame=4 * k).values["lr"] for k in range(1, 6)]
     assert used == pytest.approx([0.1, 0.075, 0.05, 0.025, 0.0])
 
 
@@ -230,5 +230,5 @@ def test_other_actions_than_discrete_are_refused_by_the_algorithms_key(
     make_spec: MakeSpec, name: str, action_type: ActionType, sizes: Sequence[int]
 ) -> None:
     spaces = Spaces((1,), "float32", action_type, tuple(sizes))
-    with pytest.raises(SpecError, match=rf"agent\.algorithm\.name: {name} needs discrete"):
+    with pytest.raises(SpecError, match=rf"agent\.algorithm\.name: {name} takes discrete"):
         make_agent(make_spec(name), spaces, seed=0)

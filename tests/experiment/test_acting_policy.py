@@ -57,7 +57,7 @@ def collect(agent: Agent, seed: int = 0) -> None:
         action = agent.act(obs)
         following = rng.normal(size=(2, 1)).astype(np.float32)
         reward = np.asarray(action, np.float32)
-        agent.observe(obs, action, Transition(following, following, reward, never, never))
+        agent.observe(obs, action, Transition(following, following, reward, *[never] * 3))
         obs = following
 
 
@@ -74,7 +74,7 @@ def test_ppo_compares_with_the_policy_that_acted(workers, shared):
     for _ in range(3):  # what others learn while this worker acts
         other.update(frame=100)
         collect(other, seed=2)
-    rollout = mine.experience._memory  # type: ignore[attr-defined]
+    rollout = mine.experience._memory
     obs, action = rollout._obs[:-1].flatten(0, 1).clone(), rollout._action.flatten().clone()
 
     metrics = mine.update(frame=100)

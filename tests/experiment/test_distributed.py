@@ -19,7 +19,7 @@ from slm_lab.experiment.local_sessions import concurrency
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.trial import run_sessions
 from slm_lab.experiment.workers import SharedNets, shared_nets, worker_spec
-from slm_lab.spec import SpecError, load_spec
+from slm_lab.spec import SpecError, load_spec, spec_from_dict
 from slm_lab.types import Spaces, Transition
 
 A3C = "benchmark/a3c/a3c_gae_cartpole.yaml"
@@ -128,12 +128,18 @@ def test_the_meeting_place_is_gone_afterwards(make_spec):
             assert shared is None
 
 
-def test_a_worker_has_its_part_of_the_frames_and_of_the_decay():
+def test_a_worker_has_its_part_of_the_frames_and_whole_schedules():
     spec = load_spec(A3C)
     part = worker_spec(spec.with_values({"env.max_frame": 200_001}))
     assert part.env.max_frame == 100_001
-    assert part.agent.net.lr_scheduler_spec is not None
-    assert part.agent.net.lr_scheduler_spec.kwargs["frame"] == 100_000
+    assert part.agent.net.lr_scheduler_spec == spec.agent.net.lr_scheduler_spec
+    tree = {
+        "agent": {"algorithm": {"name": "DQN"}},
+        "env": {"name": "CartPole-v1", "max_frame": 20_000},
+        "meta": {"distributed": "synced", "max_session": 2},
+    }
+    explored: Any = worker_spec(spec_from_dict(tree)).agent.algorithm
+    assert explored.explore_var_spec.end_step == 4000
 
 
 def test_all_workers_run_at_once_even_on_few_cores(make_spec, monkeypatch):

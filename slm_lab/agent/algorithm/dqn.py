@@ -94,7 +94,7 @@ class DQN:
                 self.learner.step(*rows)
             td_errors.append(self.learner.state["td_error"].clone())
         lr = self._rates.mean(frame)
-        self._rates.advance(frame)
+        self._rates.advance(frame, len(td_errors) // self._spec.training_iter)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         values = dict(metrics) | {
             "explore_var": self.act.explore_var(frame),

@@ -120,6 +120,7 @@ class SoftActorCritic:
         # Two graphs over one state: with a policy delay most updates move the critics alone.
         self.learner = Learner(state, self._full_step, compile=setup.compile)
         self._critic_learner = Learner(state, self._critic_step, compile=setup.compile)
+        self._per_call = spec.training_iter or min(setup.num_envs, spec.training_frequency)
         frames = max(spec.training_frequency, setup.num_envs)
         self._rates = LearningRates({t.name: t.spec for t in nets}, frames)
         alpha_lr = actor.optim_spec.lr if spec.alpha_lr is None else spec.alpha_lr
@@ -184,8 +185,9 @@ class SoftActorCritic:
             td_errors.append(self.learner.state["td_error"].clone())
         self._target_update.copy_if_due(self.learner.state, self._critics.targets, frame)
         lr = self._rates.mean(frame)
-        self._rates.advance(frame)
-        self._alpha_rate.advance(frame)
+        calls = len(drawn) // self._per_call
+        self._rates.advance(frame, calls)
+        self._alpha_rate.advance(frame, calls)
         metrics = self._critic_learner.mean_metrics() | self.learner.mean_metrics()
         values = dict(check_finite(metrics, frame)) | {"lr": lr}
         if "alpha" not in values:  # no step of this update moved the policy

@@ -58,12 +58,13 @@ class LearningRate:
             return self._initial
         return self._initial * self._factor(frame - self._first(frame))
 
-    def advance(self, frame: int) -> None:
-        """Count the update at this frame as done."""
+    def advance(self, frame: int, calls: int = 1) -> None:
+        """Count the update at this frame as done; it may be that of several training calls."""
         self._first_frame = self._first(frame)
-        self._updates += 1
+        self._updates += calls
         if self._torch is not None:
-            self._torch.advance()
+            for _ in range(calls):
+                self._torch.advance()
 
     def state_dict(self) -> dict[str, Any]:
         scheduler = {} if self._torch is None else self._torch.state_dict()
@@ -138,10 +139,10 @@ class LearningRates:
     def mean(self, frame: int) -> float:
         return sum(self.values(frame).values()) / len(self._rates)
 
-    def advance(self, frame: int) -> None:
+    def advance(self, frame: int, calls: int = 1) -> None:
         """Count the update at this frame as done."""
         for rate in self._rates.values():
-            rate.advance(frame)
+            rate.advance(frame, calls)
 
     def state_dict(self) -> dict[str, Any]:
         return {key: rate.state_dict() for key, rate in self._rates.items()}

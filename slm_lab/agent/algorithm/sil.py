@@ -81,7 +81,8 @@ class SelfImitation:
 
     def evaluate(self, batch: ImitationBatch) -> ImitationBatch:
         """The batch with its rollout judged by the nets that acted in it."""
-        return replace(batch, rollout=self._base.evaluate(batch.rollout))
+        judged: Any = self._base.evaluate(batch.rollout)  # in the form that the base learns from
+        return replace(batch, rollout=judged)
 
     def update(self, batch: ImitationBatch, frame: int) -> Metrics:
         metrics = self._base.update(batch.rollout, frame)
