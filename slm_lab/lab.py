@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Collection
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ from slm_lab.live_graphs import live_graphs
 from slm_lab.search import SearchFailed, SearchStopped, redo_tables, run_search
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.run_folder import RunFolderError, check_links, spec_files
+from slm_lab.spec.trust import admit_modules
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
 
@@ -195,18 +197,20 @@ def evaluate(
     sampled: bool = False,
     best: bool = True,
     seed: int = 0,
+    trust: Collection[str] = (),
 ) -> Evaluation:
     """Play `episodes` fresh ones with the saved agent of every session of a trial.
 
     Deterministic actions, or `sampled` ones as at the end of training. The best saved agents, or
     the last. The result is also written to the folder's info/; the same seed gives the same one.
+    `trust` names modules that the folder's spec may have imported, as for `load_agent`.
     """
     # torch is imported here, so that a trial's process need not: see trial.py.
     from slm_lab.experiment.play import PARALLEL, play
     from slm_lab.experiment.saved_agent import load_session
     from slm_lab.experiment.threads import set_threads
 
-    run = open_run(folder, trial=trial)
+    run = open_run(folder, trial=trial, trust=trust)
     run.best_session(best=best)  # complains if nothing is saved
     set_threads(run.spec, RunOptions())
     returns = {}
@@ -297,6 +301,7 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
         problems.append(Problem("SPEC_NAME", found))
     if problems:
         raise SpecError(problems, "the command")
+    admit_modules(spec)
     if options.wandb:
         check_wandb()
 

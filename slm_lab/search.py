@@ -36,7 +36,7 @@ from slm_lab.experiment.search.plan import TRIALS_PER_DIMENSION, SearchPlan, pla
 from slm_lab.experiment.seeding import draw_seed, validation_seed
 from slm_lab.experiment.trial import stop_on_signals
 from slm_lab.hub.sync import run_synced, upload_remote
-from slm_lab.spec import Problem, Spec, SpecError, SpecWarning, load_spec, spec_from_dict
+from slm_lab.spec import Problem, Spec, SpecError, SpecWarning, load_spec
 
 VALIDATION_SESSIONS = 4  # at least
 BASELINE_EPISODES, BASELINE_SECONDS = 20, 20.0
@@ -345,8 +345,7 @@ class _Desk:
             "meta.max_session": max(self.spec.meta.max_session, VALIDATION_SESSIONS),
             "meta.random_seed": validation_seed(self.spec.meta.random_seed, record.trial),
         }
-        tree = self.spec.with_values(values).to_dict()
-        spec = spec_from_dict(tree, self.layout.trial_name(record.trial))
+        spec = self.spec.with_values(values).renamed(f"{self.spec.name}_trial{record.trial}")
         logger.info(f"Validating trial {record.trial} with {spec.meta.max_session} fresh seeds")
         # Inside the search's folder, and uploaded with it.
         options = replace(self.options, data_dir=str(folder), upload_hf=False)

@@ -8,8 +8,20 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["SDL_VIDEODRIVER"] = "dummy"
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
 
 # A property test draws the same examples on every run, and a busy machine is no failure.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a run remembers between commands goes into a folder of the tests, not of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.delenv("SLM_LAB_TRUST", raising=False)
+        yield

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from slm_lab.cli.options import Sets
+from slm_lab.cli.options import Sets, Trust
 
 
 def run_remote(
@@ -32,6 +32,7 @@ def run_remote(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be submitted, and exit.")
     ] = False,
+    trust: Trust = None,
 ) -> None:
     """Run a spec on a rented machine, through dstack. Results arrive on the hub."""
     from slm_lab.cloud.code import pack
@@ -47,8 +48,10 @@ def run_remote(
     from slm_lab.experiment.layout import new_timestamp
     from slm_lab.experiment.search.plan import plan_search
     from slm_lab.spec import load_spec
+    from slm_lab.spec.trust import admit_modules
 
-    spec = load_spec(spec_file, spec_name, sets=sets or [])
+    spec = load_spec(spec_file, spec_name, sets=sets or [], trust=trust or ())
+    admit_modules(spec)
     if mode == "search":
         plan_search(spec)
     run = RemoteRun(

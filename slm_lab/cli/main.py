@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slm_lab.cli import benchmark, cloud, doctor, graphs, hub, page, replay, runs, specs
-from slm_lab.cli.options import BAD_INPUT, FAILED, Sets
+from slm_lab.cli.options import BAD_INPUT, FAILED, Sets, Trust
 
 if TYPE_CHECKING:
     from slm_lab.analysis.experiment import SearchMetrics
@@ -167,10 +167,13 @@ def run(
     stop_ray: Annotated[
         bool, typer.Option("--stop-ray", help="End the searches that run in data/, and exit.")
     ] = False,
+    trust: Trust = None,
 ) -> None:
     """Train a spec. Without arguments: PPO on CartPole, a demo of a minute."""
     if mode.partition("@")[0] == "enjoy":
-        replay.enjoy_mode(mode, spec_name, sets=sets or [], render=render, seed=seed)
+        replay.enjoy_mode(
+            mode, spec_name, sets=sets or [], render=render, seed=seed, trust=trust or ()
+        )
         return
     from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.experiment.options import RunOptions
@@ -186,7 +189,7 @@ def run(
     overrides = [f"meta.compile={compile}"] * (compile is not None) + [
         f"meta.random_seed={seed}"
     ] * (seed is not None)
-    spec = load_spec(spec_file, spec_name, sets=[*(sets or []), *overrides])
+    spec = load_spec(spec_file, spec_name, sets=[*(sets or []), *overrides], trust=trust or ())
     options = RunOptions(
         render=render,
         log_level=log_level,
@@ -318,9 +321,11 @@ def _print_search_plan(spec: Spec, mode: str) -> None:
     from slm_lab.experiment.search.plan import plan_search
     from slm_lab.experiment.search.speed import measure_speed
     from slm_lab.search import describe_search
+    from slm_lab.spec.trust import admit_modules
 
     if mode != "search":
         raise typer.BadParameter("--dry-run goes with the mode search")
+    admit_modules(spec)
     plan_search(spec)  # what is wrong shows before seconds are spent on measuring
     typer.echo(describe_search(spec, measure_speed(spec)))
 

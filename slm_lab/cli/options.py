@@ -18,3 +18,11 @@ Sets = Annotated[
         help="Fill ${KEY}, or write a value at a dotted path. Repeatable.",
     ),
 ]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="MODULE",
+        help="Let the spec of a run folder import this module, as my_package.envs. Repeatable.",
+    ),
+]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slm_lab.cli.options import Trust
+
 if TYPE_CHECKING:
     from slm_lab.analysis.evaluation import Evaluation
     from slm_lab.experiment.play import Episodes
@@ -58,6 +60,7 @@ def enjoy(
         Path | None,
         typer.Option(help="File of the video, .mp4 or .gif; in the folder's video/ if not given."),
     ] = None,
+    trust: Trust = None,
 ) -> None:
     """Replay a trained agent and print its returns."""
     _enjoy(
@@ -71,11 +74,18 @@ def enjoy(
         render=render,
         video=video or out is not None,
         out=out,
+        trust=trust or (),
     )
 
 
 def enjoy_mode(
-    mode: str, spec_name: str, *, sets: Sequence[str], render: bool, seed: int | None
+    mode: str,
+    spec_name: str,
+    *,
+    sets: Sequence[str],
+    render: bool,
+    seed: int | None,
+    trust: Sequence[str],
 ) -> None:
     """`slm-lab run SPEC_FILE SPEC_NAME enjoy@WHERE`: the saved spec decides, not SPEC_FILE."""
     where = mode.partition("@")[2]
@@ -83,7 +93,7 @@ def enjoy_mode(
         raise typer.BadParameter("enjoy what? Give enjoy@FOLDER, enjoy@SPEC or enjoy@latest.")
     if sets:
         raise typer.BadParameter("-s changes nothing in enjoy: an agent is replayed as it was.")
-    _enjoy(where, spec_name=spec_name, render=render, seed=seed or 0)
+    _enjoy(where, spec_name=spec_name, render=render, seed=seed or 0, trust=trust)
 
 
 def _enjoy(
@@ -99,12 +109,13 @@ def _enjoy(
     render: bool = False,
     video: bool = False,
     out: Path | None = None,
+    trust: Sequence[str] = (),
 ) -> None:
     from slm_lab.experiment.enjoy import enjoy as play_saved
     from slm_lab.experiment.saved_run import open_run
     from slm_lab.experiment.video import can_write_mp4
 
-    run = open_run(where, trial=trial, spec_name=spec_name)
+    run = open_run(where, trial=trial, spec_name=spec_name, trust=trust)
     session = run.best_session(best=not last) if session is None else session
     name, kind = run.layout.session_name(run.trial, session), "last" if last else "best"
     typer.echo(f"{name} ({kind} agent): {run.spec.agent.algorithm.name} on {run.spec.env.name}")
@@ -133,15 +144,21 @@ def evaluate(
     seed: Seed = 0,
     trial: Trial = None,
     last: Last = False,
+    trust: Trust = None,
 ) -> None:
     """Score every session of a trial over fresh episodes, with confidence intervals."""
     from slm_lab.lab import evaluate as evaluate_run
 
-    _print_evaluation(
-        evaluate_run(
-            folder, trial=trial, episodes=episodes, sampled=sampled, best=not last, seed=seed
-        )
+    evaluation = evaluate_run(
+        folder,
+        trial=trial,
+        episodes=episodes,
+        sampled=sampled,
+        best=not last,
+        seed=seed,
+        trust=trust or (),
     )
+    _print_evaluation(evaluation)
 
 
 def export(
@@ -155,12 +172,13 @@ def export(
     trial: Trial = None,
     session: SessionIndex = None,
     last: Last = False,
+    trust: Trust = None,
 ) -> None:
     """Write a trained agent as one file, observation in, action out, checked against the agent."""
     from slm_lab.experiment.export import export_policy
     from slm_lab.experiment.saved_run import open_run
 
-    run = open_run(folder, trial=trial)
+    run = open_run(folder, trial=trial, trust=trust or ())
     session = run.best_session(best=not last) if session is None else session
     path = export_policy(run, session, best=not last, format=format.value, out=out)
     typer.echo(f"{path}  (acts as the live agent does, on recorded and random observations)")

@@ -144,7 +144,7 @@ def random_rollout(env: VectorEnv, frames: int) -> Rollout:
 
 def check_single_env(spec: EnvSpec) -> tuple[list[str], list[str]]:
     """(problems, notes) of one env object: Gymnasium's errors and warnings, and the bounds."""
-    env = make_gymnasium_env(import_module_of(spec.name), spec)
+    env = make_gymnasium_env(import_module_of(spec), spec)
     problems: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

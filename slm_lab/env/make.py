@@ -1,7 +1,8 @@
 """EnvSpec in, batched env out.
 
 `env.name` is a Gymnasium id (`CartPole-v1`), or `module:EnvId` (`my_pkg.envs:MyEnv-v0`): the
-module is imported first, from the working directory if need be, and registers the id. A name
+module is imported first, from the working directory if need be, and registers the id; whether it
+may be, `spec/named_module.py` decides. A name
 `playground/<Name>` is an env of MuJoCo Playground, which is a registry of its own.
 """
 
@@ -11,7 +12,6 @@ import copy
 import difflib
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +30,7 @@ from slm_lab.env.playground_pool import make_playground_pool
 from slm_lab.env.vector import GymnasiumVectorEnv, VectorEnv
 from slm_lab.env.wrapper import FrameStack
 from slm_lab.spec.env import EnvSpec
+from slm_lab.spec.named_module import import_named_module, module_of
 
 # Python package an env needs -> extra of slm-lab that brings it.
 EXTRAS = {"Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "envpool": "envpool"}
@@ -169,7 +170,7 @@ def make_atari_env(spec: EnvSpec, *, seed: int, render: bool = False) -> AtariEn
             f"env.backend: `ale` plays Atari games only, found env.name `{spec.name}`. "
             "Expected an id such as `ALE/Pong-v5`. Set env.backend to `auto`."
         )
-    env_id = import_module_of(spec.name)
+    env_id = import_module_of(spec)
     try:
         registered = gym.spec(env_id).kwargs
     except gym.error.Error as error:
@@ -187,7 +188,7 @@ def make_atari_env(spec: EnvSpec, *, seed: int, render: bool = False) -> AtariEn
 
 def make_gymnasium_envs(spec: EnvSpec, *, render: bool = False) -> list[gym.Env[Any, Any]]:
     """`num_envs` env objects; with `render`, they draw (if they can)."""
-    env_id = import_module_of(spec.name)
+    env_id = import_module_of(spec)
     first = make_gymnasium_env(env_id, spec)
     options: dict[str, Any] = {}
     if render and "rgb_array" in first.metadata.get("render_modes", ()):
@@ -223,23 +224,21 @@ def render_fps(spec: EnvSpec) -> float:
     """Pictures per second at which the env's time is our time; 30 where it does not say."""
     if spec.name.startswith((PREFIX, "ALE/")):  # `env.kwargs` are those of a batch of envs
         return 30.0
-    env = make_gymnasium_env(import_module_of(spec.name), spec)
+    env = make_gymnasium_env(import_module_of(spec), spec)
     env.close()
     return float(env.metadata.get("render_fps") or 30)
 
 
-def import_module_of(name: str) -> str:
+def import_module_of(spec: EnvSpec) -> str:
     """Import `module` of `module:EnvId`, so that it registers its envs, and return `EnvId`."""
-    module, _, env_id = name.rpartition(":")
+    name = spec.name
+    module, env_id, origin = module_of(name), name.rpartition(":")[2], spec.origin
     if name.startswith("ALE/"):
-        module = "ale_py"
+        module, origin = "ale_py", None  # named by us, not by the spec
     if not module:
         return env_id
-    if os.getcwd() not in sys.path:
-        # Last, so that nothing installed is shadowed. It stays, for imports the env makes later.
-        sys.path.append(os.getcwd())
     try:
-        importlib.import_module(module)
+        import_named_module(module, "env.name", origin)
     except ModuleNotFoundError as error:
         if error.name in EXTRAS:
             raise missing_package(env_id, error) from error

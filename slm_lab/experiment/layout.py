@@ -15,9 +15,10 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
+from slm_lab.spec.run_places import FOLDERS as FOLDERS
+from slm_lab.spec.run_places import TIMESTAMP as TIMESTAMP
+
 Mode = Literal["train", "eval"]
-FOLDERS = ("info", "graph", "model", "log")
-TIMESTAMP = r"\d{4}_\d\d_\d\d_\d{6}"
 
 
 def new_timestamp() -> str:

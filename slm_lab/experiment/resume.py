@@ -12,7 +12,8 @@ from typing import Any
 
 from slm_lab.experiment.layout import TIMESTAMP, RunLayout
 from slm_lab.experiment.manifest import CheckpointError, read_manifest
-from slm_lab.spec import Problem, Spec, SpecError, load_spec
+from slm_lab.spec import Problem, Spec, SpecError, load_saved_spec
+from slm_lab.spec.trust import trusted_modules
 
 # What a session does not depend on, and may differ between the first start and a resume.
 FREE_KEYS = (
@@ -53,10 +54,10 @@ def check_same_experiment(spec: Spec, layout: RunLayout, trial: int | None) -> S
     """The spec that the folder's run was started with, which `spec` must not differ from.
 
     A seed that the run drew for itself counts as the one that was meant. Without a trial the whole
-    run is meant: a search.
+    run is meant: a search. It has no modules imported but those that `spec` may.
     """
     path = layout.spec_path() if trial is None else layout.trial_spec_path(trial)
-    saved = load_spec(path, layout.name)
+    saved = load_saved_spec(path, layout.name, trust=trusted_modules(spec))
     if spec.meta.random_seed is None:
         spec = spec.with_values({"meta.random_seed": saved.meta.random_seed})
     problems = spec_differences(spec, saved)

@@ -8,7 +8,7 @@ under the few names in which its state dicts differ (`_in_our_names`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from slm_lab.experiment.models import load_model
 from slm_lab.experiment.saved_run import RunFolderError, SavedRun, inside, open_run
 from slm_lab.experiment.seeding import replay_seeds
 from slm_lab.spec import Spec
+from slm_lab.spec.trust import admit_modules
 
 State = dict[str, Tensor]
 
@@ -41,6 +42,7 @@ def load_agent(
     best: bool = True,
     num_envs: int = 1,
     seed: int = 0,
+    trust: Collection[str] = (),
 ) -> tuple[Agent, VectorEnv]:
     """A saved agent, ready to act, and a batch of its env.
 
@@ -49,8 +51,11 @@ def load_agent(
 
     By default the best agent of the best session. `folder` may also be a spec file in it, or
     `latest`. Raises RunFolderError for a folder that cannot be used.
+
+    An env of a module (`my_package.envs:MyEnv-v0`) is code that the folder's spec asks for. It is
+    imported if you have trained with it here, or name it: `trust=("my_package.envs",)`.
     """
-    run = open_run(folder, trial=trial)
+    run = open_run(folder, trial=trial, trust=trust)
     session = run.best_session(best=best) if session is None else session
     return load_session(run, session, best=best, num_envs=num_envs, seed=seed)
 
@@ -71,7 +76,7 @@ def load_session(
             f"{run.layout.predir / 'model'}: no {'best' if best else 'last'} agent of trial "
             f"{run.trial} session {session}. Saved: session {saved}."
         )
-    _check_module(run)
+    admit_modules(run.spec)
     states = _read_states(run, session, best=best)
     spec = _acting_spec(run.spec, states, num_envs)
     seeds = replay_seeds(seed, run.trial, session)
@@ -85,15 +90,6 @@ def load_session(
         env.close()
         raise
     return agent, env
-
-
-def _check_module(run: SavedRun) -> None:
-    """A `module:EnvId` is imported from the working directory: never from a folder to replay."""
-    if ":" in run.spec.env.name and Path.cwd().is_relative_to(run.layout.predir.resolve()):
-        raise RunFolderError(
-            f"env.name: found `{run.spec.env.name}`, whose module would be imported from the run "
-            "folder you are in. Run the command from another folder, one whose code you trust."
-        )
 
 
 def _read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]:

@@ -10,11 +10,12 @@ import glob
 import json
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from slm_lab.experiment.layout import RunLayout
-from slm_lab.spec import Spec, load_spec
+from slm_lab.spec import Spec, load_saved_spec
 from slm_lab.spec.error import nearest
 from slm_lab.spec.run_folder import SPEC_FILE, listed, spec_files
 from slm_lab.spec.run_folder import RunFolderError as RunFolderError
@@ -72,12 +73,14 @@ def open_run(
     trial: int | None = None,
     spec_name: str | None = None,
     data_dir: str | Path = "data",
+    trust: Collection[str] = (),
 ) -> SavedRun:
     """The run that `where` means: its folder, a spec file in it, or `latest`.
 
     A spec file is found under either extension and may name a trial; a path with `*` means the
     last match. `latest` is the newest folder in `data_dir`, of the runs of `spec_name` if given.
-    Without `trial` it is the best one that has a saved agent.
+    Without `trial` it is the best one that has a saved agent. Modules that the spec names are
+    imported only if they are in `trust` or were trained with here: see `load_spec`.
     """
     folder, named_trial = _find(str(where), spec_name, Path(data_dir))
     name, by_trial = spec_files(folder)
@@ -88,7 +91,7 @@ def open_run(
     if spec_path is None:
         known = ", ".join(str(key) for key in sorted(key for key in by_trial if key is not None))
         raise RunFolderError(f"{folder}: no spec of trial {trial}; there is one of trial {known}.")
-    return SavedRun(layout, trial, load_spec(inside(folder, spec_path)))
+    return SavedRun(layout, trial, load_saved_spec(inside(folder, spec_path), trust=trust))
 
 
 def _find(where: str, spec_name: str | None, data_dir: Path) -> tuple[Path, int | None]:

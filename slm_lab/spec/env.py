@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema, model_validator
 
 from slm_lab.spec.block import (
     Block,
@@ -22,6 +22,7 @@ from slm_lab.spec.block import (
     invalid,
     shown,
 )
+from slm_lab.spec.named_module import SpecOrigin
 
 Backend = Literal["auto", "gymnasium", "envpool", "ale", "playground"]
 
@@ -121,6 +122,14 @@ class EnvSpec(Block):
     kwargs: FreeMapping = Field(
         default={}, description="Every other key, for the env's constructor."
     )
+
+    # Set by `Spec.with_origin`, never by what a file says.
+    _origin: SpecOrigin | None = PrivateAttr(default=None)
+
+    @property
+    def origin(self) -> SpecOrigin | None:
+        """Where the spec was read, if that is below a run folder: see `named_module.py`."""
+        return self._origin
 
     @model_validator(mode="before")
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ import yaml
 from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.error import Problem, SpecError, SpecWarning, nearest
 from slm_lab.spec.meta import MetaSpec
+from slm_lab.spec.named_module import module_of
+from slm_lab.spec.run_places import run_place
 from slm_lab.spec.schema import V4_MESSAGE, Spec, build_spec, write_value
 from slm_lab.spec.text import (
     MAX_BYTES,
@@ -27,6 +29,7 @@ from slm_lab.spec.text import (
     parse,
     unfilled,
 )
+from slm_lab.spec.trust import origin_of
 from slm_lab.spec.upgrade import is_v4, upgrade_spec
 
 DEFAULTS = "_defaults"
@@ -35,13 +38,40 @@ _PRIVATE = ("_", "$")  # blocks to share, notes, and the `$schema` that editors 
 _PACKAGE_PREFIX = "slm_lab/spec/"
 
 
-def load_spec(file: str | Path, name: str | None = None, sets: Sequence[str] = ()) -> Spec:
+def load_spec(
+    file: str | Path,
+    name: str | None = None,
+    sets: Sequence[str] = (),
+    *,
+    trust: Collection[str] = (),
+) -> Spec:
     """The spec `name` of a file, with `-s` assignments applied.
 
     Without a name the file must hold one spec, as the spec saved with a run does. Warnings are
     raised as SpecWarning; everything wrong is one SpecError.
+
+    A spec in a run folder, which may have come from anywhere, has a module such as that of
+    `module:EnvId` imported only if it is in `trust` or `-s` names it, or as `trust.py` says.
     """
     path = find_spec_file(file)
+    spec = _load(path, name, sets)
+    if run_place(path) is None:
+        return spec
+    given = (item.value.strip() for item in _read_sets(sets, path))
+    by_flag = {module_of(value) for value in given if value == spec.env.name}
+    return spec.with_origin(origin_of(spec, path, {*trust, *by_flag}))
+
+
+def load_saved_spec(
+    file: str | Path, name: str | None = None, *, trust: Collection[str] = ()
+) -> Spec:
+    """A spec that is known to be saved with a run, whatever its folder looks like."""
+    path = find_spec_file(file)
+    spec = _load(path, name, ())
+    return spec.with_origin(origin_of(spec, path, trust))
+
+
+def _load(path: Path, name: str | None, sets: Sequence[str]) -> Spec:
     assignments = _read_sets(sets, path)
     text = template = _read_text(path)
     for item in assignments:

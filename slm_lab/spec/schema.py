@@ -37,6 +37,7 @@ from slm_lab.spec.memory import (
     ReplaySpec,
 )
 from slm_lab.spec.meta import FORMER_META_KEYS, SAVED_RUN_KEYS, MetaSpec
+from slm_lab.spec.named_module import SpecOrigin
 from slm_lab.spec.net import (
     HEAD_STD_KEYS,
     NET_KEYS,
@@ -133,7 +134,23 @@ class Spec(Block):
         ]
         if problems:
             raise SpecError(problems, self.name)
-        return build_spec(tree, self.name)[0]
+        return build_spec(tree, self.name)[0].with_origin(self.origin)
+
+    def renamed(self, name: str) -> Spec:
+        """A copy under another name."""
+        return build_spec(self.to_dict(), name)[0].with_origin(self.origin)
+
+    @property
+    def origin(self) -> SpecOrigin | None:
+        """Where the spec was read and which modules are trusted to it, if that is below a run
+        folder; None for a spec of the user's own."""
+        return self.env.origin
+
+    def with_origin(self, origin: SpecOrigin | None) -> Spec:
+        """A copy that may have no other modules imported than the origin is trusted with."""
+        env = self.env.model_copy()
+        env._origin = origin
+        return self.model_copy(update={"env": env})
 
 
 def build_spec(tree: Mapping[str, Any], name: str, source: str = "") -> tuple[Spec, list[str]]:

@@ -26,8 +26,8 @@ def elsewhere(tmp_path, monkeypatch):
 def slm_lab(monkeypatch, capsys):
     """Run a command line in this process: (exit code, stdout, stderr)."""
 
-    def command(*arguments: str) -> tuple[Any, str, str]:
-        monkeypatch.setattr(sys, "argv", ["slm-lab", *arguments])
+    def command(*arguments: object) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["slm-lab", *map(str, arguments)])
         with warnings.catch_warnings():  # main() sets up how warnings are shown
             try:
                 main()

@@ -313,7 +313,7 @@ def test_a_module_in_the_folder_is_not_imported(folder, monkeypatch):
     (folder / "evil.py").write_text("open('executed', 'w')")
     change_spec(folder, env__name="evil:Evil-v0")
     monkeypatch.chdir(folder)
-    refused(Path("."), "imported from the run folder you are in")
+    refused(Path("."), "no code is ever imported from there", SpecError)
     assert not (folder / "executed").exists()
 
 

@@ -99,8 +99,7 @@ def run_trials(
     if not search.has_work:
         return
     job = Job(
-        tree=spec.to_dict(),
-        name=spec.name,
+        spec=spec,
         predir=str(layout.predir.resolve()),
         stop_file=str(stop_file.resolve()),
         options=options,

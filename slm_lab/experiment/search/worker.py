@@ -16,23 +16,19 @@ from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.search.rounds import Round, StopFile, TrialRounds
 from slm_lab.experiment.threads import set_threads
-from slm_lab.spec import Spec, SpecError, spec_from_dict
+from slm_lab.spec import Spec, SpecError
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """What the trials of a search have in common; sent to every process once."""
 
-    tree: dict[str, Any]
-    name: str
+    spec: Spec
     predir: str
     stop_file: str
     options: RunOptions
     rounds: tuple[int, ...]
     floor: float
-
-    def trial_spec(self, values: dict[str, Any]) -> Spec:
-        return spec_from_dict(self.tree, self.name).with_values(values)
 
 
 class Worker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
@@ -76,14 +72,14 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
 
     def _begin(self, config: dict[str, Any]) -> TrialRounds:
         job, trial = self._job, config["trial"]
-        layout = RunLayout(Path(job.predir), job.name)
+        layout = RunLayout(Path(job.predir), job.spec.name)
         if not layout.predir.is_dir():
             raise FileNotFoundError(
                 f"{layout.predir}: not found on this machine. The nodes of a cluster share the "
                 "disk that the run folder is on; start the search in such a folder."
             )
         setup_logging(layout.log_path(trial), "INFO", stderr_level="ERROR")
-        spec = job.trial_spec(config["values"])
+        spec = job.spec.with_values(config["values"])
         set_threads(spec, job.options)
         return TrialRounds(
             spec,
