@@ -1,24 +1,55 @@
-"""`.env` of the working directory: variables for the commands, without `source .env`."""
+"""`.env` of the working directory: settings for the commands, without `source .env`."""
 
 from __future__ import annotations
 
-import re
+import io
 from collections.abc import MutableMapping
 from pathlib import Path
 
 MAX_BYTES = 100_000
-LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)", re.DOTALL)
-QUOTED = re.compile(r"""'([^']*)'\s*(?:#.*)?|"((?:[^"\\]|\\.)*)"\s*(?:#.*)?""")
+
+# All that is taken from the file. Other variables of a process decide which programs it starts and
+# which code they load (GIT_SSH_COMMAND, IMAGEIO_FFMPEG_EXE, CXX, LD_PRELOAD, PYTHONPATH).
+SETTINGS = frozenset(
+    {
+        "HF_REPO",
+        "HF_TOKEN",
+        "HF_ENDPOINT",
+        "UPLOAD_HF",
+        "RENDER",
+        "LOG_LEVEL",
+        "LOG_EXTRA",
+        "OPTIMIZE_PERF",
+        "CUDA_OFFSET",
+        "PROFILE",
+        "PROF_SKIP",
+        "PROF_ACTIVE",
+        "KEEP_TRIALS",
+        "RAY_ADDRESS",
+        "WANDB_MODE",
+        "WANDB_PROJECT",
+        "WANDB_API_KEY",
+        "DSTACK_SERVER_URL",
+    }
+)
 
 
 class DotenvError(ValueError):
     """A line of `.env` that cannot be read. The message never repeats it: it may be a token."""
 
 
-def load_dotenv(path: Path, environment: MutableMapping[str, str]) -> None:
-    """Set what the file sets, unless it is set already: what the shell says comes first."""
+def load_dotenv(path: Path, environment: MutableMapping[str, str]) -> str:
+    """Take the settings of a file that are not set already: what the shell says comes first.
+
+    A file of a run folder, which may have come from anywhere, is not read. Returns what to tell the
+    user about that, if anything.
+    """
     if not path.is_file():
-        return
+        return ""
+    from slm_lab.spec.run_places import run_place  # only with a file, so that others need not wait
+
+    if folder := run_place(path):
+        return f"{path}: not read, because it belongs to runs ({folder})."
     try:
         if path.stat().st_size > MAX_BYTES:
             raise DotenvError(f"{path}: {path.stat().st_size:,} bytes are too many for settings.")
@@ -28,35 +59,25 @@ def load_dotenv(path: Path, environment: MutableMapping[str, str]) -> None:
     except OSError as error:
         raise DotenvError(f"{path}: cannot be read ({error.strerror}).") from None
     for name, value in parse(text, str(path)).items():
-        environment.setdefault(name, value)
+        if name in SETTINGS:
+            environment.setdefault(name, value)
+    return ""
 
 
 def parse(text: str, source: str = ".env") -> dict[str, str]:
-    """NAME=value, one per line, with or without `export`; # begins a comment.
+    """NAME=value, one per line, as `python-dotenv` reads it; nothing is substituted or run."""
+    from dotenv.parser import parse_stream
 
-    Quotes keep spaces and #. Nothing is substituted and no command is run, unlike in a shell.
-    """
     values = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        match = LINE.fullmatch(line)
-        value = _value(match[2]) if match else None
-        if match is None or value is None or "\0" in value:
+    for binding in parse_stream(io.StringIO(text)):
+        value = binding.value or ""
+        if binding.error or "\0" in value:
+            statement = binding.original.string
+            blank = statement[: len(statement) - len(statement.lstrip())].count("\n")
             raise DotenvError(
-                f"{source}, line {number}: expected NAME=value, or quotes that close."
+                f"{source}, line {binding.original.line + blank}: expected NAME=value, or quotes "
+                "that close."
             )
-        values[match[1]] = value
+        if binding.key is not None and binding.value is not None:
+            values[binding.key] = value
     return values
-
-
-def _value(text: str) -> str | None:
-    if text[:1] in ("'", '"'):
-        match = QUOTED.fullmatch(text)
-        if match is None:
-            return None
-        if match[1] is not None:
-            return match[1]
-        return re.sub(r"\\(.)", lambda escaped: {"n": "\n"}.get(escaped[1], escaped[1]), match[2])
-    return re.sub(r"(^|\s)#.*", "", text).strip()

@@ -150,7 +150,7 @@ def _each(
         typer.echo(f"{done} {Path(name).name} {into}: {transfer}")
         if transfer.skipped:
             typer.echo(
-                f"  left out, because its manifest does not name them: "
+                "  left out, because its manifest does not name them or they begin with a dot: "
                 f"{', '.join(transfer.skipped[:5])}",
                 err=True,
             )

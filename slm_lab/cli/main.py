@@ -367,7 +367,8 @@ def main() -> None:
 
         warnings.simplefilter("always", SpecWarning)
     try:
-        load_dotenv(Path(".env"), os.environ)
+        if note := load_dotenv(Path(".env"), os.environ):
+            typer.echo(note, err=True)
         app(arguments, prog_name="slm-lab")
     except Exception as error:
         if not _is_ours(error):

@@ -13,6 +13,7 @@ import yaml
 
 from slm_lab.cloud.code import Code
 from slm_lab.cloud.error import CloudError
+from slm_lab.spec.run_places import run_place
 
 RUN_NAME = r"[a-z][a-z0-9-]{1,40}"  # what dstack accepts
 MODES = ("train", "search", "dev")
@@ -63,7 +64,9 @@ class RemoteRun:
 def find_configuration(file_name: str) -> Path:
     """A file of `.dstack/`: the user's own, else the repository's, else the one in the package."""
     package = Path(__file__).resolve().parents[1]
-    for folder in (Path(".dstack"), package.parent / ".dstack", package / "dstack_files"):
+    own = Path(".dstack")
+    folders = [own] * (run_place(own) is None)  # never one that came with a run folder
+    for folder in (*folders, package.parent / ".dstack", package / "dstack_files"):
         if (folder / file_name).is_file():
             return folder / file_name
     raise CloudError(f".dstack/{file_name}: not found, neither here nor with slm_lab.")

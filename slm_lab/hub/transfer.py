@@ -41,7 +41,7 @@ class Transfer:
     bytes: int
     same: int
     removed: int = 0
-    skipped: tuple[str, ...] = ()  # there, but not in the manifest
+    skipped: tuple[str, ...] = ()  # there, but not in the manifest, or hidden
 
     def __str__(self) -> str:
         if not self.files and not self.removed:
@@ -235,9 +235,12 @@ def _fetch_manifest(
 def _wanted(
     folder: str, there: Mapping[str, RemoteFile], manifest: RunManifest | None
 ) -> dict[str, RemoteFile]:
-    """The files to have in the end: those of the manifest, which the remote holds as it says."""
+    """The files to have in the end: those of the manifest, which the remote holds as it says.
+
+    A name with a part that begins with a dot is part of no run: `.env` and `.git` steer programs.
+    """
     if manifest is None:
-        return dict(there)
+        return {name: file for name, file in there.items() if not _is_hidden(name)}
     for name, entry in manifest.files.items():
         file = there.get(name)
         if file is None or file.size != entry.size or not _agrees(file, entry):
@@ -246,7 +249,11 @@ def _wanted(
                 f"{folder}: {name} {found}. It is being pushed at this moment, or was damaged: "
                 "try again, or have it pushed again."
             )
-    return {name: there[name] for name in manifest.files}
+    return {name: there[name] for name in manifest.files if not _is_hidden(name)}
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
 
 
 def _agrees(file: RemoteFile, entry: FileEntry) -> bool:

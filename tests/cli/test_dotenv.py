@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
-from slm_lab.cli.dotenv import DotenvError, load_dotenv, parse
-from slm_lab.cli.main import main
+from slm_lab.cli.dotenv import SETTINGS, DotenvError, load_dotenv, parse
+from slm_lab.cli.main import app, main
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ from slm_lab.cli.main import main
         ("A=", ""),
         ("A=with # a comment", "with"),
         ("A=no#comment", "no#comment"),
-        ("A=# all comment", ""),
+        ("A='two\nlines'", "two\nlines"),
         ("A='single # quoted $HOME'", "single # quoted $HOME"),
         ('A="double # quoted" # comment', "double # quoted"),
         (r'A="a \"word\" and\nline"', 'a "word" and\nline'),
@@ -32,10 +33,10 @@ def test_a_line_sets_a_value(line: str, value: str) -> None:
     assert parse(f"# head\n\n{line}\nB=2\n") == {"A": value, "B": "2"}
 
 
-@pytest.mark.parametrize("line", ["hf_secret", "1A=hf_secret", "A='hf_secret", 'A="hf_secret" x'])
+@pytest.mark.parametrize("line", ["A='hf_secret", 'A="hf_secret" x', "A=hf_secret\0"])
 def test_a_bad_line_is_named_by_its_number_and_never_repeated(line: str) -> None:
-    with pytest.raises(DotenvError, match=r"\.env, line 2") as caught:
-        parse(f"B=1\n{line}\n")
+    with pytest.raises(DotenvError, match=r"\.env, line 3") as caught:
+        parse(f"B=1\n\n{line}\n")
     assert "hf_secret" not in str(caught.value)
 
 
@@ -45,6 +46,40 @@ def test_what_is_set_already_stays(tmp_path: Path) -> None:
     load_dotenv(tmp_path / ".env", environment)
     assert environment == {"HF_REPO": "from/shell", "HF_TOKEN": "hf_file"}
     load_dotenv(tmp_path / "absent", environment)
+
+
+def test_only_settings_of_ours_are_taken(tmp_path: Path) -> None:
+    hostile = ("GIT_SSH_COMMAND", "IMAGEIO_FFMPEG_EXE", "LD_PRELOAD", "PYTHONPATH", "CXX", "PATH")
+    lines = [f"{name}=touch executed" for name in (*hostile, "SLM_LAB_TRUST", "XDG_STATE_HOME")]
+    (tmp_path / ".env").write_text("\n".join([*lines, "LOG_LEVEL=DEBUG"]))
+    environment: dict[str, str] = {}
+    assert load_dotenv(tmp_path / ".env", environment) == ""
+    assert environment == {"LOG_LEVEL": "DEBUG"}
+
+
+def test_every_variable_that_is_a_flag_of_a_command_is_a_setting() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    named = {p.envvar for c in group.commands.values() for p in c.params if p.envvar}
+    assert "RAY_ADDRESS" in named
+    assert {str(name) for name in named} <= SETTINGS
+
+
+@pytest.mark.parametrize("place", ["{run}", "{run}/info", "data/loose", "link"])
+def test_none_is_read_below_folders_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    run = tmp_path / "data" / "ppo_2026_01_31_235959"
+    (run / "info").mkdir(parents=True)
+    (run / "ppo_t0_spec.json").touch()
+    (tmp_path / "link").symlink_to(run)
+    here = tmp_path / place.format(run=run)
+    here.mkdir(exist_ok=True)
+    (here / ".env").write_text("HF_ENDPOINT=https://hub.example.org\n")
+    monkeypatch.chdir(here)
+    environment: dict[str, str] = {}
+    assert "not read, because it belongs to runs" in load_dotenv(Path(".env"), environment)
+    assert environment == {}
 
 
 def test_a_command_reads_it_from_where_it_is_called(

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from slm_lab.experiment.manifest import MANIFEST
+from slm_lab.experiment.manifest import MANIFEST, FileEntry
+from slm_lab.hub.directory import DirectoryRemote
 from slm_lab.hub.error import RemoteError
-from slm_lab.hub.remote import Remote
+from slm_lab.hub.remote import Remote, file_sha256
+from slm_lab.hub.run_manifest import RunManifest
 from slm_lab.hub.transfer import matching, pull, push
 
 
@@ -123,6 +125,33 @@ def test_files_that_the_manifest_does_not_name_are_left_out_and_named(
     remote.upload(kit.FOLDER, {"extra.pkl": extra}, [], "by hand", lambda size: None)
     assert pull(remote, kit.FOLDER, elsewhere).skipped == ("extra.pkl",)
     assert not (elsewhere / kit.FOLDER / "extra.pkl").exists()
+
+
+@pytest.mark.parametrize("has_manifest", [True, False])
+def test_files_that_begin_with_a_dot_are_part_of_no_run_and_are_left_out(
+    share: Path, elsewhere: Path, kit: Any, has_manifest: bool
+) -> None:
+    """Such as `.env`, or a `.git` whose settings name programs; whatever the manifest says."""
+    folder = kit.make_run(share / "data" / kit.FOLDER)
+    hidden = [".env", "info/.git/config", "log/.env"]
+    for name in hidden:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("GIT_SSH_COMMAND=touch executed\n")
+    files = {
+        path.relative_to(folder).as_posix(): FileEntry(path.stat().st_size, file_sha256(path))
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".lock"
+    }
+    if has_manifest:
+        (folder / MANIFEST).write_bytes(RunManifest(files).to_bytes())
+    fetched = pull(DirectoryRemote(share), kit.FOLDER, elsewhere)
+    assert set(hidden) <= set(fetched.skipped)
+    arrived = {
+        path.relative_to(elsewhere).as_posix() for path in elsewhere.rglob(f"{kit.FOLDER}/**/*")
+    }
+    assert f"{kit.FOLDER}/info" in arrived
+    assert not [name for name in arrived if "/." in name]
+    assert pull(DirectoryRemote(share), kit.FOLDER, elsewhere).files == 0
 
 
 def test_a_file_that_is_not_what_the_manifest_says_is_refused_before_anything_is_written(
