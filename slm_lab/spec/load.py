@@ -75,7 +75,7 @@ def _load(path: Path, name: str | None, sets: Sequence[str]) -> Spec:
     assignments = _read_sets(sets, path)
     text = template = _read_text(path)
     for item in assignments:
-        text = fill(text, item.key, item.value)
+        text = _fill(text, item.key, item.value, path)
     text = _fill_defaults(text, path)
     specs = _specs_in(text, path)
     name = _choose(specs, name, path)
@@ -133,7 +133,7 @@ def check_file(file: str | Path) -> list[SpecCheck]:
     path = find_spec_file(file)
     text = _fill_defaults(_read_text(path), path)
     for key in set(PLACEHOLDER.findall(text)):
-        text = fill(text, key, _example_value(key, path))
+        text = _fill(text, key, _example_value(key, path), path)
     checks = []
     for name, tree in _specs_in(text, path).items():
         try:
@@ -265,8 +265,15 @@ def _fill_defaults(text: str, path: Path) -> str:
         message = "expected a mapping of placeholders to values, such as max_frame: 4e6"
         raise SpecError([Problem(DEFAULTS, message)], path.name)
     for key, value in defaults.items():
-        text = fill(text, key, str(value))
+        text = _fill(text, key, str(value), path)
     return text
+
+
+def _fill(text: str, key: str, value: str, path: Path) -> str:
+    try:
+        return fill(text, key, value)
+    except TextError as error:
+        raise SpecError([Problem("", str(error))], path.name) from None
 
 
 def _placeholders(template: str, name: str, path: Path) -> set[str]:

@@ -231,14 +231,20 @@ def unfilled(tree: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def fill(text: str, key: str, value: str) -> str:
-    """`${key}` replaced in raw text: a number also takes the double quotes around it."""
+    """`${key}` replaced in raw text: a number also takes the double quotes around it.
+
+    TextError if the text would outgrow a file: values may hold placeholders, and so double.
+    """
     as_number = number(value.strip())
-    if as_number is None:
-        return text.replace(f"${{{key}}}", value)
     if isinstance(as_number, float) and as_number.is_integer():
         as_number = int(as_number)
-    spelled = repr(as_number)
-    return text.replace(f'"${{{key}}}"', spelled).replace(f"${{{key}}}", spelled)
+    spelled = value if as_number is None else repr(as_number)
+    placeholder = f"${{{key}}}"
+    if len(text) + text.count(placeholder) * len(spelled) > MAX_BYTES:
+        raise TextError(f"{placeholder} expands the file to more than {MAX_BYTES:,} characters")
+    if as_number is not None:
+        text = text.replace(f'"{placeholder}"', spelled)
+    return text.replace(placeholder, spelled)
 
 
 def _one_line(error: Exception) -> str:

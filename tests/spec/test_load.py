@@ -295,3 +295,39 @@ def test_the_door_opens_without_torch_numpy_or_gymnasium():
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(root)}, check=False
     )
     assert done.returncode == 0
+
+
+# Text that grows
+
+
+def bomb(doublings: int) -> dict[str, str]:
+    """`_defaults` in which each placeholder is twice the next: 2 ** doublings letters in all."""
+    chain = {f"a{i}": f"${{a{i + 1}}}${{a{i + 1}}}" for i in range(doublings)}
+    return {**chain, f"a{doublings}": "x"}
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_defaults_that_double_without_end_are_refused_before_they_take_memory(
+    tmp_path, ppo, suffix
+):
+    ppo["env"]["name"] = "${a0}"
+    file = tmp_path / f"bomb{suffix}"
+    file.write_text(json.dumps({"_defaults": bomb(64), "x": ppo}))
+    for read in (lambda: load_spec(file, "x"), lambda: check_file(file)):
+        with pytest.raises(SpecError, match=r"\$\{a\d+\}.* more than 1,000,000 characters"):
+            read()
+
+
+def test_flags_that_double_without_end_are_refused_too(tmp_path, ppo):
+    ppo["env"]["name"] = "${a0}"
+    file = tmp_path / "bomb.json"
+    file.write_text(json.dumps({"x": ppo}))
+    with pytest.raises(SpecError, match=r"\$\{a\d+\}.* more than 1,000,000 characters"):
+        load_spec(file, "x", [f"{key}={value}" for key, value in bomb(64).items()])
+
+
+def test_defaults_may_build_on_each_other(tmp_path, ppo):
+    ppo["env"]["name"] = "${a0}"
+    file = tmp_path / "small.json"
+    file.write_text(json.dumps({"_defaults": bomb(2), "x": ppo}))
+    assert load_spec(file, "x").env.name == "xxxx"
