@@ -43,6 +43,7 @@ from slm_lab.hub.sync import run_synced, upload_remote
 from slm_lab.live_graphs import live_graphs
 from slm_lab.search import SearchFailed, SearchStopped, redo_tables, run_search
 from slm_lab.spec import Problem, Spec, SpecError
+from slm_lab.spec.name import name_complaint
 from slm_lab.spec.run_folder import RunFolderError, check_links, spec_files
 from slm_lab.spec.trust import admit_modules
 
@@ -296,9 +297,8 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
     if options.timestamp and not re.fullmatch(TIMESTAMP, options.timestamp):
         found = f"found `{options.timestamp}`; expected the form 2026_01_31_235959."
         problems.append(Problem("--timestamp", found))
-    if not spec.name or Path(spec.name).name != spec.name:
-        found = f"found `{spec.name}`; expected a name that can begin a file name. Rename the spec."
-        problems.append(Problem("SPEC_NAME", found))
+    if complaint := name_complaint(spec.name):
+        problems.append(Problem("SPEC_NAME", complaint))
     if problems:
         raise SpecError(problems, "the command")
     admit_modules(spec)

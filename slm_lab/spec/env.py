@@ -126,6 +126,10 @@ class EnvSpec(Block):
     # Set by `Spec.with_origin`, never by what a file says.
     _origin: SpecOrigin | None = PrivateAttr(default=None)
 
+    def __eq__(self, other: object) -> bool:
+        """Equal by its keys: where a spec was read is no part of what it says."""
+        return isinstance(other, EnvSpec) and dict(self) == dict(other)
+
     @property
     def origin(self) -> SpecOrigin | None:
         """Where the spec was read, if that is below a run folder: see `named_module.py`."""

@@ -12,10 +12,13 @@ from typing import Any
 
 import yaml
 
+from slm_lab.spec.block import shown
 from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.error import Problem, SpecError, SpecWarning, nearest
 from slm_lab.spec.meta import MetaSpec
+from slm_lab.spec.name import name_complaint, name_of_env
 from slm_lab.spec.named_module import module_of
+from slm_lab.spec.run_folder import SPEC_FILE
 from slm_lab.spec.run_places import run_place
 from slm_lab.spec.schema import V4_MESSAGE, Spec, build_spec, write_value
 from slm_lab.spec.text import (
@@ -310,7 +313,8 @@ def _specs_in(text: str, path: Path) -> dict[str, dict[str, Any]]:
         message = f"the file is {kind}; expected a mapping of spec names to specs"
         raise SpecError([Problem("", message)], path.name)
     if "agent" in tree and "env" in tree:
-        return {str(tree.get("name") or path.stem.removesuffix("_spec")): tree}
+        saved = SPEC_FILE.fullmatch(path.name)
+        return {str(tree.get("name") or (saved["name"] if saved else path.stem)): tree}
     specs = {name: spec for name, spec in tree.items() if not name.startswith(_PRIVATE)}
     for name, spec in specs.items():
         if not isinstance(spec, dict):
@@ -408,12 +412,14 @@ def _run_name(name: str, filled: list[_Assignment]) -> str:
     """SPEC_NAME, with the env's short name once `${env}` was filled: `ALE/Pong-v5` -> `pong`."""
     for item in filled:
         if item.key == "env":
-            return f"{name}_{item.value.rpartition('/')[2].partition('-')[0].lower()}"
+            return f"{name}_{name_of_env(item.value)}"
     return name
 
 
 def _source(path: Path, name: str) -> str:
-    return path.name if path.stem == name else f"{path.name}: {name}"
+    if path.stem == name:
+        return path.name
+    return f"{path.name}: {shown(name) if name_complaint(name) else name}"
 
 
 def _example_value(key: str, path: Path) -> str:

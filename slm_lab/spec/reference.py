@@ -34,6 +34,8 @@ a search, `search`:
       env: {name: CartPole-v1, num_envs: 4, max_frame: 200000}
       meta: {max_session: 4, log_frequency: 500}
 
+- The name of a spec begins the files of its run: 1 to 100 letters, digits and `_ - . +`, a letter
+  or digit first, without `_t` and a number at the end, which is how a trial is called.
 - Names that begin with `_` are never run: blocks to share by YAML anchors, and two with a meaning.
   `_about` says what the file is for; `_defaults` holds values of placeholders.
 - `${key}` is a placeholder, filled by `-s key=value`, else from `_defaults`. `-s a.b.c=value`

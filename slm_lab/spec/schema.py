@@ -37,6 +37,7 @@ from slm_lab.spec.memory import (
     ReplaySpec,
 )
 from slm_lab.spec.meta import FORMER_META_KEYS, SAVED_RUN_KEYS, MetaSpec
+from slm_lab.spec.name import name_complaint
 from slm_lab.spec.named_module import SpecOrigin
 from slm_lab.spec.net import (
     HEAD_STD_KEYS,
@@ -262,6 +263,8 @@ def _build(tree: dict[str, Any], name: str, report: Report) -> Spec | None:
     if is_v4(tree):
         report.problem("agent", V4_MESSAGE)
         return None
+    if complaint := name_complaint(name):
+        report.problem("name", complaint)
     given, tree = tree, with_defaults(tree)
     blocks: dict[str, dict[str, Any]] = {}
     for key in sorted(tree.keys() - {"name", *_BLOCKS}):

@@ -20,8 +20,11 @@ from slm_lab.spec import (
     check_file,
     load_spec,
     packaged_spec_dir,
+    packaged_specs,
+    spec_from_dict,
     spec_names,
 )
+from slm_lab.spec.name import name_complaint
 
 
 def refusal(file: Any, name: str | None = None, sets: tuple[str, ...] = ()) -> str:
@@ -331,3 +334,55 @@ def test_defaults_may_build_on_each_other(tmp_path, ppo):
     file = tmp_path / "small.json"
     file.write_text(json.dumps({"_defaults": bomb(2), "x": ppo}))
     assert load_spec(file, "x").env.name == "xxxx"
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x_t0",  # what the files of trial 0 of `x` begin with
+        "x_t12",
+        "two\nlines",
+        "{x}",
+        "a/b",
+        "..",
+        ".hidden",
+        "-flag",
+        "with space",
+        "esc\x1b[2J",
+        "é",
+        "x" * 101,
+    ],
+)
+def test_a_name_that_cannot_begin_the_files_of_a_run_is_refused(ppo, write, name):
+    file = write("named.json", {name: ppo})
+    message = refusal(file, name)
+    assert "name: found" in message
+    assert "1 to 100 letters, digits and _ - . +" in message
+    assert "\x1b" not in message
+    assert not check_file(file)[0].ok
+    with pytest.raises(SpecError, match="1 to 100 letters"):
+        spec_from_dict(ppo, name)
+
+
+@pytest.mark.parametrize("name", ["x", "x" * 100, "ppo_v1.2+sil-b", "x_t0_wide", "x_to", "3d"])
+def test_other_names_are_taken(ppo, write, name):
+    assert load_spec(write("named.json", {name: ppo}), name).name == name
+
+
+def test_every_shipped_name_is_taken():
+    names = {name for _, name in packaged_specs()}
+    assert len(names) > 50
+    assert [name for name in names if name_complaint(name)] == []
+
+
+def test_a_saved_spec_without_a_name_has_that_of_its_file_without_the_trial(ppo, write):
+    assert load_spec(write("small_t3_spec.json", ppo)).name == "small"
+    assert load_spec(write("small_spec.json", ppo)).name == "small"
+
+
+def test_the_name_of_an_env_that_is_filled_in_is_part_of_the_name(templated):
+    sets = ["max_frame=1000", "env=my_package.envs:Pole-v0"]
+    assert load_spec(templated, "ppo_many", sets).name == "ppo_many_pole"
