@@ -33,10 +33,11 @@ from slm_lab.experiment.resume import (
     find_run,
     resume_command,
     unfinished_sessions,
+    was_killed,
 )
 from slm_lab.experiment.saved_run import open_run
 from slm_lab.experiment.seeding import draw_seed
-from slm_lab.experiment.trial import run_sessions
+from slm_lab.experiment.trial import TrialEnd, run_sessions
 from slm_lab.experiment.wandb_sink import check_wandb
 from slm_lab.hub.remote import Remote
 from slm_lab.hub.sync import run_synced, upload_remote
@@ -143,7 +144,7 @@ def _resume(spec: Spec, where: str, options: RunOptions, remote: Remote | None) 
 
 def _go_on(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
     sessions = unfinished_sessions(spec, layout, 0)
-    if not sessions and layout.trial_metrics(0).exists():
+    if not sessions and layout.trial_metrics(0).exists() and not was_killed(layout, 0):
         logger.info(f"Trial 0 is finished, there is nothing to resume. Output: {layout.predir}")
         return analyze_trial(layout, 0, write=False)
     left = f"{len(sessions)} of {spec.meta.max_session} session(s) left"
@@ -158,19 +159,27 @@ def _start_log(layout: RunLayout, options: RunOptions) -> None:
 
 
 def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
-    record = layout.trial_provenance(0)
     try:
-        with (
-            sitting(record, options.mode, available_cores()) as this,
-            live_graphs(layout, trial=0),
-        ):
-            end = run_sessions(spec, layout, trial=0, options=options)
-            this.end = "stopped" if end.stopped_by else _failure_text(end.failed) or "finished"
+        with sitting(layout.trial_provenance(0), options.mode, available_cores()) as this:
+            with live_graphs(layout, trial=0):
+                end = run_sessions(spec, layout, trial=0, options=options)
+            how = "stopped" if end.stopped_by else _failure_text(end.failed) or "finished"
+            try:
+                metrics = _conclude(spec, layout, options, end)
+            except (RunStopped, SessionsFailed):
+                this.end = how
+                raise
+            this.end = how  # last of all: killed before, a resume writes metrics and graphs again
+            return metrics
     except (SpecError, ValueError):
         # Bad input, and nothing ran: a folder would look like a run.
         if not options.resume and not layout.sessions(0):
             shutil.rmtree(layout.predir, ignore_errors=True)
         raise
+
+
+def _conclude(spec: Spec, layout: RunLayout, options: RunOptions, end: TrialEnd) -> TrialMetrics:
+    """Write the metrics and graphs of a trial, and say how it ended."""
     resume = "" if spec.meta.distributed else resume_command(layout)
     if len(end.failed) == spec.meta.max_session and not _has_rows(layout):
         raise SessionsFailed(f"all sessions {_failure_text(end.failed)}. See {layout.log_dir()}")

@@ -30,7 +30,7 @@ from slm_lab.experiment.local_sessions import available_cores
 from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.provenance import save_spec
-from slm_lab.experiment.resume import check_same_experiment, resume_command
+from slm_lab.experiment.resume import check_same_experiment, find_run, resume_command
 from slm_lab.experiment.search.journal import Journal, TrialRecord
 from slm_lab.experiment.search.plan import TRIALS_PER_DIMENSION, SearchPlan, plan_search
 from slm_lab.experiment.seeding import draw_seed, validation_seed
@@ -281,6 +281,10 @@ class _Desk:
 
     def finish(self, train: Train) -> None:
         """What is left to do when all trials have ended."""
+        for record in self.ended():
+            # A search was killed after the end of this trial was written down.
+            if not self.layout.trial_metrics_scalar_copy(record.trial).exists():
+                self.trial_ended(record)
         ranked = self.journal.ranked()
         if self.options.keep >= 0:
             for record in ranked[self.options.keep :] + self._unfit():
@@ -345,11 +349,12 @@ class _Desk:
             "meta.max_session": max(self.spec.meta.max_session, VALIDATION_SESSIONS),
             "meta.random_seed": validation_seed(self.spec.meta.random_seed, record.trial),
         }
+        # Not {name}_t0, which in file names is a trial of a run; this is a run.
         spec = self.spec.with_values(values).renamed(f"{self.spec.name}_trial{record.trial}")
         logger.info(f"Validating trial {record.trial} with {spec.meta.max_session} fresh seeds")
         # Inside the search's folder, and uploaded with it.
         options = replace(self.options, data_dir=str(folder), upload_hf=False)
-        metrics = train(spec, "train", options)
+        metrics = train(spec, _mode(spec, folder), options)
         _setup_logging(self.layout, self.options)  # the training had the log for itself
         self.validated[record.trial] = metrics.total_reward_ma
         path = self.layout.validation_path()
@@ -372,6 +377,14 @@ class _Desk:
             path.unlink()
         for path in self.layout.predir.glob(f"checkpoint/{self.layout.trial_name(trial)}_s*"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _mode(spec: Spec, folder: Path) -> str:
+    """`train`, or `train@FOLDER` where a search was killed in the middle of this training."""
+    with suppress(SpecError):
+        begun = find_run(spec.name, "latest", folder).predir
+        return "train" if spec.meta.distributed else f"train@{begun}"
+    return "train"
 
 
 def _engine() -> ModuleType:

@@ -8,12 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from loguru import logger
+from matplotlib.figure import Figure
 
+from slm_lab.analysis.plot import save
 from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.lock import LockedError, locked
@@ -22,6 +25,7 @@ from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.resume import find_run
 from slm_lab.lab import RunStopped, run
 from slm_lab.spec import Spec, SpecError, load_spec
+from tests.killing import killed_at
 from tests.tiny import tiny
 
 ROOT = Path(__file__).parents[1]
@@ -271,3 +275,62 @@ def test_a_signalled_command_ends_with_the_command_that_resumes_it(tmp_path, nam
     assert refused.returncode == 2
     assert "env.max_frame: found 300, but the run has 200" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+# Kills
+
+
+def run_killed_at(spec: Spec, mode: str, at: int) -> bool:
+    """Run in a copy of this process, killed at its `at`-th step; False if it has fewer steps."""
+    child = os.fork()
+    if child == 0:
+        try:
+            with killed_at(at):
+                run(spec, mode, RunOptions(log_level="ERROR"))
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)
+
+
+def results_of(folder: Path) -> dict[str, bytes]:
+    """The files of a trial but for logs, locks, clocks and who worked on it."""
+    apart = ("log/", "checkpoint/", "model/")
+    return {
+        name: content
+        for name, content in snapshot_of(folder).items()
+        if not name.startswith(apart) and not name.endswith(("provenance.json", ".csv"))
+    }
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_step_of_the_end_of_a_trial_is_made_up_for(monkeypatch, capsys):
+    """Its session is finished; metrics, graphs and the record of the trial are left to write."""
+
+    def draw_one(paths: RunLayout, trial: int, *_: Any, **__: Any) -> None:
+        """One graph stands for all: each is drawn beside and renamed."""
+        figure = Figure()
+        save(figure, paths.trial_graph(trial, "mean_returns"))
+
+    monkeypatch.setattr("slm_lab.analysis.trial_graphs.draw_trial", draw_one)
+    monkeypatch.setattr("slm_lab.lab.live_graphs", lambda *_, **__: nullcontext())
+    for name in ("git_sha", "git_dirty"):
+        monkeypatch.setattr(f"slm_lab.experiment.provenance.{name}", lambda: None)
+    spec = tiny(env__max_frame=40, meta__random_seed=3, meta__log_frequency=20)
+    layout = RunLayout.open(run(spec, "train", RunOptions(log_level="ERROR")).predir)
+    whole = results_of(layout.predir)
+    for path in (*layout.predir.glob("info/*.json"), *layout.predir.rglob("*_trial_*")):
+        path.unlink(missing_ok=True)
+    before = shutil.copytree(layout.predir, Path("before").absolute())
+
+    mode, at, finished_at = f"train@{layout.predir}", 0, []
+    while run_killed_at(spec, mode, at := at + 1):
+        capsys.readouterr()
+        run(spec, mode)
+        if "nothing to resume" in capsys.readouterr().err:
+            finished_at.append(at)
+        assert results_of(layout.predir) == whole, f"after a kill at step {at}"
+        shutil.rmtree(layout.predir)
+        shutil.copytree(before, layout.predir)
+    assert at > 25
+    assert all(step > at - 4 for step in finished_at), (finished_at, at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ pytest.importorskip("ray", reason="the extra `search` is not installed")
 
 from slm_lab.analysis.experiment import SearchMetrics
 from slm_lab.analysis.metrics import save_random_baseline
+from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.resume import find_run
 from slm_lab.experiment.search.journal import Journal
@@ -196,6 +198,25 @@ def test_the_best_is_trained_again_with_fresh_seeds_and_both_numbers_are_kept(se
     saved = load_spec(next((searched.predir / entry["predir"]).glob("*_t0_spec.json")))
     assert saved.meta.random_seed != spec_to_search().meta.random_seed
     assert f"validated {row.validated:.2f}" in searched.summary_line()
+
+
+@pytest.mark.slow
+def test_what_a_kill_left_undone_after_the_last_trial_is_made_up_for(searched):
+    """The metrics of a trial that had ended, and a validation that had begun."""
+    (row,) = searched.validated
+    layout = RunLayout(searched.predir, "tiny")
+    metrics = layout.trial_metrics_scalar_copy(row.trial)
+    content = metrics.read_text()
+    metrics.unlink()
+    validation = json.loads(layout.validation_path().read_text())
+    layout.validation_path().unlink()
+    (begun,) = layout.validation_dir().glob("*/checkpoint")
+    shutil.rmtree(begun / f"tiny_trial{row.trial}_t0_s3")
+
+    options = RunOptions(log_level="ERROR", keep=1, validate=1)
+    run(load_spec(layout.spec_path(), "tiny"), f"search@{searched.predir}", options)
+    assert metrics.read_text() == content
+    assert json.loads(layout.validation_path().read_text()) == validation
 
 
 @pytest.mark.slow

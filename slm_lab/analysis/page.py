@@ -85,7 +85,8 @@ def provide_plotly(home: Path) -> None:
     if there.is_file() and not there.is_symlink():
         return
     installed = plotly_js()
-    beside = home / f".{PLOTLY_JS}.{os.getpid()}.tmp"
+    beside = home / f".{PLOTLY_JS}.tmp"
+    beside.unlink(missing_ok=True)  # of a process that was killed; it may be a link
     neighbour = next(home.resolve().parent.glob(f"*/{PLOTLY_JS}"), None)
     try:
         if neighbour is None or not filecmp.cmp(neighbour, installed, shallow=False):

@@ -87,6 +87,8 @@ def analyze_trial(
 
         _write_metrics(paths, trial, sessions, statistics)
         draw_trial(paths, trial, sessions, log_extra=log_extra, html=html)
+        # Last: where it is, everything else is.
+        shutil.copyfile(paths.trial_metrics_scalar(trial), paths.trial_metrics_scalar_copy(trial))
     return TrialMetrics(
         **statistics.scalar,
         sessions={session.index: session.metrics["eval"].scalar for session in sessions},
@@ -108,7 +110,6 @@ def _write_metrics(
             _write_json(scalar_path, dict(metrics.scalar))
     _write_json(paths.trial_metrics(trial), statistics.to_json())
     _write_json(paths.trial_metrics_scalar(trial), dict(statistics.scalar))
-    shutil.copyfile(paths.trial_metrics_scalar(trial), paths.trial_metrics_scalar_copy(trial))
 
 
 def _write_json(path: Path, content: object) -> None:

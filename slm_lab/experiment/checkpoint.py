@@ -67,12 +67,17 @@ class CheckpointStore:
         *,
         finished: bool = False,
     ) -> Manifest:
-        """Replace the newest checkpoint; it becomes the one before. OSError leaves both alone."""
-        beside = self.folder / f"{slot}.writing"
+        """Replace the newest checkpoint; it becomes the one before. OSError leaves both alone.
+
+        The same best agent once more, after a kill, replaces nothing.
+        """
+        newest, beside = self.folder / slot, self.folder / f"{slot}.writing"
         try:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir(parents=True)
-            files = write_state(beside, state, base=self.folder / f"{slot}-1")
+            # Only what is pushed out may lend its chunks; without a newest the one before stays.
+            older = self.folder / f"{slot}-1" if newest.exists() else None
+            files = write_state(beside, state, base=older)
             manifest = Manifest(
                 session=self._session,
                 spec_sha256=self._spec_sha256,
@@ -82,9 +87,12 @@ class CheckpointStore:
                 saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 files=files,
             )
+            if slot == "best" and _holds(newest, manifest):
+                shutil.rmtree(beside)
+                return manifest
             _write(beside / MANIFEST, manifest.to_bytes())
             sync_folder(beside)
-            rotate(beside, self.folder / slot)
+            rotate(beside, newest)
         except OSError:
             shutil.rmtree(beside, ignore_errors=True)
             raise
@@ -141,14 +149,27 @@ def read_checkpoint(folder: Path, *, max_bytes: int) -> tuple[Manifest, dict[str
     return manifest, state
 
 
-def write_state(folder: Path, state: Mapping[str, Any], base: Path) -> dict[str, FileEntry]:
+def _holds(folder: Path, manifest: Manifest) -> bool:
+    """Whether a checkpoint is whole, and the one that a manifest describes."""
+    try:
+        found = read_manifest(folder)
+        for name, entry in manifest.files.items():
+            check_file(folder / name, entry)
+    except CheckpointError:
+        return False
+    return found.files == manifest.files and found.spec_sha256 == manifest.spec_sha256
+
+
+def write_state(
+    folder: Path, state: Mapping[str, Any], base: Path | None = None
+) -> dict[str, FileEntry]:
     """Write a tree into an empty folder, taking over what chunks it can from `base`."""
     arrays: dict[str, np.ndarray] = {}
     rings: dict[str, Ring] = {}
     tree = _flatten(state, "", arrays, rings)
     files: dict[str, FileEntry] = {}
     layouts: dict[str, Any] = {}
-    known = _stored_rings(base) if rings else {}
+    known = _stored_rings(base) if rings and base is not None else {}
     for path, ring in rings.items():
         chunks, entries = _write_ring(folder, path, ring, known.get(path))
         files |= entries

@@ -43,12 +43,20 @@ def snapshot(agent: Agent) -> StateDicts:
 def save_models(
     states: StateDicts, layout: RunLayout, trial: int, session: int, *, best: bool
 ) -> None:
+    """Write all files beside, then rename them in a row: a failure leaves the older set whole.
+
+    A kill between two renames mixes two sets, until a resume writes all of them again.
+    """
+    paths = {}
     for stem, state in states.items():
         net, _, kind = stem.rpartition("_")
         path = layout.model_path(
             trial, session, net, "model" if kind == "model" else "optim", best=best
         )
-        _write(state, path)
+        paths[path.with_suffix(".tmp")] = path
+        torch.save(state, path.with_suffix(".tmp"))
+    for beside, path in paths.items():
+        os.replace(beside, path)
 
 
 def warn_of_unmoved_parameters(agent: Agent, before: StateDicts) -> None:
@@ -116,10 +124,3 @@ def _check_archive(path: Path) -> None:
         ) from None
     if sum(entry.file_size for entry in entries) > size:
         raise RunFolderError(f"{path}: would unfold to more than its own size. Not loaded.")
-
-
-def _write(state: dict[str, Any], path: Path) -> None:
-    """Beside, then renamed: a kill leaves the old file or the new one, never half of one."""
-    beside = path.with_suffix(".tmp")
-    torch.save(state, beside)
-    os.replace(beside, path)

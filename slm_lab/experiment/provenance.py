@@ -41,7 +41,9 @@ def save_spec(
         "git_sha": git_sha(),
         "predir": layout.predir.as_posix(),
     }
-    path.write_text(json.dumps(tree, indent=2) + "\n")
+    beside = path.with_suffix(".tmp")
+    beside.write_text(json.dumps(tree, indent=2) + "\n")
+    beside.replace(path)
 
 
 @dataclass(slots=True)
@@ -100,8 +102,10 @@ def read_sittings(path: Path) -> list[Sitting]:
 
 def _write_sittings(path: Path, sittings: list[Sitting]) -> None:
     text = json.dumps({"sittings": [asdict(each) for each in sittings]}, indent=2)
+    beside = path.with_suffix(".tmp")
     with suppress(OSError):  # a full disk costs the record, never the run
-        path.write_text(text + "\n")
+        beside.write_text(text + "\n")
+        beside.replace(path)
 
 
 def _cpu_seconds() -> float:

@@ -108,16 +108,25 @@ class Recorder:
         """Highest `total_reward_ma` so far; NaN while there is none."""
         return self._train.bests[-1] if self._train.bests else math.nan
 
+    def write_tables(self) -> bool:
+        """Complete both tables, and say whether that could be done.
+
+        Without separate evaluations, the eval table is the training table.
+        """
+        is_written = self._train.finish()
+        if self._eval.rows:
+            return self._eval.finish() and is_written
+        try:
+            shutil.copyfile(self._train.path, self._eval.path)
+        except OSError as error:
+            logger.warning(f"{self._eval.path}: not written ({error.strerror})")
+            return False
+        return is_written
+
     def close(self) -> None:
-        """Finish the files; without separate evaluations, the eval table is the training table."""
+        """Let go of the sink; TensorBoard's file is complete after every row."""
         if self._sink is not None:
             self._sink.close()
-        self._train.finish()
-        if not self._eval.rows:
-            try:
-                shutil.copyfile(self._train.path, self._eval.path)
-            except OSError as error:
-                logger.warning(f"{self._eval.path}: not written ({error.strerror})")
 
     def state_dict(self) -> dict[str, Any]:
         """The rows so far, as one array per column."""
@@ -196,10 +205,14 @@ class _Table:
         self._write(values, whole=is_new_header or replaces or self._is_behind)
         return values
 
-    def finish(self) -> None:
-        """A session that never reached a checkpoint still leaves a table, with no rows."""
+    def finish(self) -> bool:
+        """Write rows that could not be written yet, and say whether the file has them all now.
+
+        A session that never reached a checkpoint still leaves a table, with no rows.
+        """
         if not self.rows or self._is_behind:
             self._write({}, whole=True)
+        return not self._is_behind
 
     def columns_of_rows(self) -> dict[str, np.ndarray]:
         return {

@@ -12,6 +12,7 @@ from typing import Any
 
 from slm_lab.experiment.layout import TIMESTAMP, RunLayout
 from slm_lab.experiment.manifest import CheckpointError, read_manifest
+from slm_lab.experiment.provenance import read_sittings
 from slm_lab.spec import Problem, Spec, SpecError, load_saved_spec
 from slm_lab.spec.trust import trusted_modules
 
@@ -94,6 +95,15 @@ def unfinished_sessions(spec: Spec, layout: RunLayout, trial: int) -> list[int]:
         if not is_finished(layout, trial, session)
         and not layout.divergence_report(trial, session).exists()
     ]
+
+
+def was_killed(layout: RunLayout, trial: int) -> bool:
+    """Whether the last work on the trial was cut short, perhaps before its metrics and graphs.
+
+    Its record says how that work ended, and is completed last of all.
+    """
+    sittings = read_sittings(layout.trial_provenance(trial))
+    return bool(sittings) and sittings[-1].end == "died"
 
 
 def resume_command(layout: RunLayout, mode: str = "train") -> str:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.lock import is_held, lock_holders
-from slm_lab.experiment.resume import is_finished
+from slm_lab.experiment.resume import is_finished, was_killed
 from slm_lab.experiment.saved_run import (
     MAX_METRICS_BYTES,
     TIMESTAMP,
@@ -251,6 +251,8 @@ def _trial_status(layout: RunLayout, max_session: int, *, can_resume: bool) -> t
     if not (layout.predir / "checkpoint").is_dir() and layout.trial_metrics_scalar(0).exists():
         return "done", ""  # by a version that kept no checkpoints, or the original
     unfinished = [s for s in range(max_session) if not is_finished(layout, 0, s)]
+    if not unfinished and can_resume and was_killed(layout, 0):
+        return "resumable", "its metrics and graphs are left to write"
     if not unfinished:
         return "done", ""
     ends = _session_ends(layout)
@@ -453,6 +455,7 @@ def _trace(layout: RunLayout, holders: frozenset[int] | None, *, is_live: bool |
         predir / "video",
         layout.run_lock(),
         layout.trial_metrics_scalar(0),
+        layout.trial_provenance(0),
         layout.journal_path(),
         layout.log_path(0),
     ]

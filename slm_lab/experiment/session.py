@@ -19,6 +19,7 @@ from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.experiment.checkpoint import (
     CheckpointStore,
+    Slot,
     check_fits,
     has_rings,
     tree_bytes,
@@ -51,6 +52,9 @@ REPORT_EVERY_SECONDS = 0.25
 
 # Beyond what a fresh session holds: running episodes, rows of the curve.
 GROWTH_BYTES = 2**30
+
+# Parts of the state that only further steps need; of a replay they are nearly all.
+FOR_FURTHER_STEPS = ("experience", "env", "eval_env")
 
 
 class Session:
@@ -100,7 +104,9 @@ class Session:
         self._reported_at = time.monotonic()
         self.saving = SavePace(spec.meta.checkpoint_frequency)
         self._seconds_before = 0.0
-        self._has_broken_off = self._has_diverged = False
+        self._has_broken_off = False
+        self._divergence: DivergenceError | None = None
+        self._saved_whole_at: int | None = None
         logger.info(self._start_line())
         if options.resume:
             self._restore()
@@ -129,27 +135,33 @@ class Session:
         Returns whether the budget is used up. Training in rounds gives the numbers of one go.
         """
         try:
-            self._loop.run(
-                self._checkpoint,
-                self._spec.meta.log_frequency,
-                self._should_stop,
-                after_step=self._after_step if self._viewer or self._profiler else None,
-                until=until,
-                save_if_due=self._save_if_due,
-            )
+            if not self._is_trained:
+                self._loop.run(
+                    self._checkpoint,
+                    self._spec.meta.log_frequency,
+                    self._should_stop,
+                    after_step=self._after_step if self._viewer or self._profiler else None,
+                    until=until,
+                    save_if_due=self._save_if_due,
+                )
             self._check_parameters()
         except BaseException as error:
             # What is in memory may be half done, or no numbers: the checkpoint before it stays.
             self._has_broken_off = True
             if isinstance(error, DivergenceError):
-                self._has_diverged = True
-                self._report_divergence(error)
+                self._divergence = error
+                self._record_divergence(error)
             raise
-        return self._loop.clock.frame >= self._spec.env.max_frame
+        return self._is_trained
 
     @property
     def frame(self) -> int:
         return self._loop.clock.frame
+
+    @property
+    def _is_trained(self) -> bool:
+        """Whether the budget is used up, so that only files are left to write."""
+        return self._loop.clock.frame >= self._spec.env.max_frame
 
     @property
     def score(self) -> float:
@@ -161,8 +173,11 @@ class Session:
         logger.info(self._progress().profile)
         if self._has_broken_off:
             self._save_models()
+            self._recorder.write_tables()
+            if self._divergence is not None:  # last, because a resume leaves the session alone then
+                self._write_divergence_report(self._divergence)
         else:
-            self._save()
+            self.save()
         since_start = self._loop.clock.seconds - self._seconds_before
         logger.info(f"Session {self._session} {self.saving.describe(since_start)}")
         self._recorder.close()
@@ -196,7 +211,7 @@ class Session:
             self._best = self._snapshot()
             self._best_is_saved = False
         now = time.monotonic()
-        if now - self._reported_at >= REPORT_EVERY_SECONDS or frame >= self._spec.env.max_frame:
+        if now - self._reported_at >= REPORT_EVERY_SECONDS or self._is_trained:
             self._report(self._progress())
             self._reported_at = now
 
@@ -255,16 +270,18 @@ class Session:
         check_fits(state["agent"], self._agent.state_dict(), "agent")
         check_fits(state["best"], self._best, "best")
         self._agent.load_state_dict(state["agent"])
-        self._agent.experience.load_state_dict(state["experience"])
-        self._env.load_state_dict(state["env"])
-        if self._eval_env is not None:
-            self._eval_env.load_state_dict(state["eval_env"])
         self._loop.load_state_dict(state["loop"])
         self._recorder.load_state_dict(state["recorder"])
         self._best = state["best"]
         self._best_is_saved = False
         self._next_eval = int(state["next_eval"])
         self._unmoved = {}
+        if self._is_trained:
+            return
+        self._agent.experience.load_state_dict(state["experience"])
+        self._env.load_state_dict(state["env"])
+        if self._eval_env is not None:
+            self._eval_env.load_state_dict(state["eval_env"])
         obs = state["loop"]["obs"]
         now = on_host(self._env.obs)
         if self._loop.has_begun and not np.array_equal(now, obs, equal_nan=True):
@@ -289,46 +306,67 @@ class Session:
         self._seconds_before = self._loop.clock.seconds
         logger.info(f"Session {self._session} goes on from frame {self._loop.clock.frame:,}")
 
+    def save(self) -> None:
+        """Write everything as of now, tables included. A trained session is finished by it."""
+        if self._saved_whole_at != self._loop.clock.frame:
+            self._save(whole=True)
+
     def _save_if_due(self, now: float) -> bool:
-        if not self.saving.is_due(self._loop.clock.frame, now):
+        if self._is_trained or not self.saving.is_due(self._loop.clock.frame, now):
             return False
         self._save()
         return True
 
-    def _save(self) -> None:
-        """Write checkpoints and models. What cannot be written is named; training goes on."""
+    def _save(self, *, whole: bool = False) -> None:
+        """Write models and checkpoints. What cannot be written is named; training goes on.
+
+        The checkpoint to go on from comes last: after a kill at any step before, a resume goes on
+        from the one before it and writes all the rest again. So it says `finished` only when
+        nothing is left to write.
+        """
         began = time.perf_counter()
         self._check_parameters()
-        checkpoints_written = self._save_checkpoints()
-        self._best_is_saved = self._save_models() and checkpoints_written
+        is_saved = self._best_is_saved = self._save_best() & self._save_models()
+        if whole:
+            is_saved &= self._recorder.write_tables()
+        is_saved &= self._save_last(finished=whole and is_saved and self._is_trained)
         spent, frame = time.perf_counter() - began, self._loop.clock.frame
+        if whole and is_saved:
+            self._saved_whole_at = frame
         self.saving.saved(frame, spent)
         size = f"{self.saving.bytes / 1e6:.1f} MB in {spent:.2f} s"
         logger.debug(f"Session {self._session} saved at frame {frame:,}: {size}")
 
-    def _save_checkpoints(self) -> bool:
-        is_finished = self._loop.clock.frame >= self._spec.env.max_frame
-        counters = self._counters()
+    def _save_best(self) -> bool:
+        if self._best_is_saved:
+            return True
+        return self._write_checkpoint("best", self._best["agent"], self._best["counters"])
+
+    def _save_last(self, *, finished: bool) -> bool:
+        state, counters = self.state_dict(), self._counters()
+        if self._is_trained:
+            has_replay = has_rings(state)
+            state = {key: state[key] for key in state if key not in FOR_FURTHER_STEPS}
+            # Written twice, no replay stays in the checkpoint before it.
+            if has_replay and not self._write_checkpoint("last", state, counters):
+                return False
+        return self._write_checkpoint("last", state, counters, finished=finished)
+
+    def _write_checkpoint(
+        self, slot: Slot, state: Mapping[str, Any], counters: dict[str, int], **flags: bool
+    ) -> bool:
         try:
-            state = self.state_dict()
-            if is_finished:
-                # Nothing goes on from here. Written twice, no replay stays in the one before.
-                needs_two = has_rings(state)
-                state = {"agent": state["agent"], "best": state["best"]}
-                if needs_two:
-                    self._store.write("last", state, counters, finished=True)
-            manifest = self._store.write("last", state, counters, finished=is_finished)
-            if not self._best_is_saved:
-                self._store.write("best", self._best["agent"], self._best["counters"])
+            manifest = self._store.write(slot, state, counters, **flags)
         except OSError as error:
             where, kept = error.filename or self._store.folder, "the one before it is kept"
             logger.warning(f"{where}: checkpoint not written ({error.strerror or error}), {kept}")
             return False
-        self.saving.bytes = manifest.size
+        if slot == "last":
+            self.saving.bytes = manifest.size
         return True
 
     def _save_models(self) -> bool:
-        models = {} if self._has_diverged else {False: snapshot(self._agent)}
+        models = {} if self._divergence else {False: snapshot(self._agent)}
         if not self._best_is_saved:
             models[True] = self._best["models"]
         try:
@@ -354,12 +392,15 @@ class Session:
             "counters": self._counters(),
         }
 
-    def _report_divergence(self, error: DivergenceError) -> None:
-        """Mark the curve, and leave a note of how it was when all was well."""
-        last = dict(self._latest_metrics())
-        cells = ", ".join(f"{name} = {value:.4g}" for name, value in last.items())
+    def _record_divergence(self, error: DivergenceError) -> None:
+        """Mark the curve where it broke off."""
+        cells = ", ".join(f"{k} = {value:.4g}" for k, value in self._latest_metrics().items())
         logger.error(f"Session {self._session}: {error} Last finite metrics: {cells or 'none'}")
         self._record({"loss": math.inf})
+
+    def _write_divergence_report(self, error: DivergenceError) -> None:
+        """Leave a note of how it was when all was well."""
+        last = dict(self._latest_metrics())
         note = {"frame": error.frame, "terms": error.terms, "last_finite": last}
         path = self._layout.divergence_report(self._trial, self._session)
         try:

@@ -19,6 +19,7 @@ from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.lock import LockedError, locked
 from slm_lab.experiment.manifest import CheckpointError
 from slm_lab.experiment.options import RunOptions
+from slm_lab.experiment.resume import is_finished
 from slm_lab.experiment.workers import SharedNets
 from slm_lab.spec import Spec, SpecError
 
@@ -96,6 +97,9 @@ def run_session(
     name = job.layout.session_name(job.trial, session)
     try:
         with locked(lock, name, patience=ORPHAN_PATIENCE_SECONDS):
+            # Asked now: whoever held the lock until a moment ago may have finished the session.
+            if job.options.resume and is_finished(job.layout, job.trial, session):
+                return SessionEnd(session)
             try:
                 unit = Session(
                     job.spec,

@@ -87,13 +87,19 @@ class Outbox:
         self._older = {name: _contents(folder / f"{name}-1") for name in self._checkpoints()}
 
     def look(self) -> None:
-        """Queue what has changed. Call it again only when everything has been taken."""
-        for checkpoint in self._checkpoints():
-            self._freeze(checkpoint)
+        """Queue what has changed. Call it again only when everything has been taken.
+
+        Checkpoints are frozen first and `last` ones sent last: when one that says "finished" has
+        arrived, so have the files that were written before it.
+        """
+        frozen = {name: self._freeze(name) for name in self._checkpoints()}
         for path in sorted(self._folder.rglob("*")):
             name = path.relative_to(self._folder).as_posix()
             if not _APART.search(name) and path.is_file():
                 self._queue_file(path, name)
+        for name in sorted(frozen, key=lambda name: name.endswith("/last")):
+            if (parcels := frozen[name]) is not None:
+                self._parcels.append(parcels)
 
     def take(self, limit: int) -> list[Parcel]:
         """The next parcels, of `limit` bytes or little more; empty when all have been taken."""
@@ -140,25 +146,25 @@ class Outbox:
         start = before[1] if before is not None and grows and grew else 0
         self._parcels.append(_pieces(path, name, start, status.st_size))
 
-    def _freeze(self, checkpoint: str) -> None:
+    def _freeze(self, checkpoint: str) -> Iterator[Parcel] | None:
         """Keep the files of a new checkpoint under other names until they have been sent."""
         source, frozen = self._folder / checkpoint, self._frozen / checkpoint
         files = _contents(source)
         if not files or files == self._newest.get(checkpoint):
-            return
+            return None
         try:
             shutil.rmtree(frozen, ignore_errors=True)
             frozen.mkdir(parents=True)
             for name in files:
                 link(source / name, frozen / name)
         except OSError:
-            return
+            return None
         if _contents(frozen) != files:  # it was replaced meanwhile; the next look finds the new one
-            return
+            return None
         known = self._older.get(checkpoint, {})
         self._older[checkpoint] = self._newest.get(checkpoint, {})
         self._newest[checkpoint] = files
-        self._parcels.append(self._checkpoint(checkpoint, frozen, files, known))
+        return self._checkpoint(checkpoint, frozen, files, known)
 
     def _checkpoint(
         self,

@@ -233,6 +233,19 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_used(store, said, 
     assert rows_of(store) == list(range(32, 40))
 
 
+def test_after_damage_too_a_checkpoint_shares_no_rows_with_its_fallback(store):
+    """The fallback stays where it is, so that its chunks are not free to be taken over."""
+    for n in (64, 68):
+        write(store, n, {"replay": ring(n, slots=1000)})
+    flip_a_bit(store.folder / "last" / "tensors.safetensors")
+    assert frame_of(store) == 64
+    newest = write(store, 72, {"replay": ring(72, slots=1000)})
+    (chunk, *_) = sorted(newest.glob("replay-*"))
+    flip_a_bit(chunk)
+    assert frame_of(store) == 64
+    assert rows_of(store, slots=1000) == list(range(64))
+
+
 def test_when_both_are_damaged_nothing_is_made_up(store):
     for frame in (1, 2):
         write(store, frame)

@@ -172,7 +172,7 @@ def test_without_separate_evaluations_the_eval_table_is_the_training_table(layou
     recorder = Recorder(layout, 0, 0)
     recorder.record(row(100, 1.0))
     assert not csv(layout, "eval").exists()
-    recorder.close()
+    assert recorder.write_tables()
     assert csv(layout, "eval").read_bytes() == csv(layout).read_bytes()
 
 
@@ -188,7 +188,7 @@ def test_separate_evaluations_have_a_table_and_an_average_of_their_own(layout):
 
 
 def test_a_session_that_never_reached_a_checkpoint_leaves_an_empty_table(layout):
-    Recorder(layout, 0, 0).close()
+    Recorder(layout, 0, 0).write_tables()
     assert read_session(csv(layout)).empty
     assert read_session(csv(layout, "eval")).empty
 
@@ -223,7 +223,7 @@ def test_a_resumed_recorder_goes_on_as_if_it_had_never_stopped(tmp_path):
 def test_resuming_a_finished_session_forgets_its_final_eval_table(layout):
     recorder = Recorder(layout, 0, 0)
     recorder.record(row(100, 1.0))
-    recorder.close()
+    recorder.write_tables()
     Recorder(layout, 0, 0).load_state_dict(recorder.state_dict())
     assert not csv(layout, "eval").exists()
 

@@ -26,6 +26,13 @@ def only(root: Path) -> RunSummary:
     return run
 
 
+def test_a_run_killed_after_its_last_session_has_metrics_and_graphs_left_to_write(tmp_path):
+    layout = write_run(tmp_path, SMALL)
+    layout.trial_provenance(0).write_text('{"sittings": [{"mode": "train", "end": "died"}]}')
+    run = only(tmp_path)
+    assert (run.status, run.reason) == ("resumable", "its metrics and graphs are left to write")
+
+
 def test_a_finished_run_is_done_with_the_score_of_its_metrics(tmp_path):
     layout = write_run(tmp_path, SMALL)
     layout.trial_metrics_scalar(0).write_text('{"total_reward_ma": 123.5, "frame": 100.0}')

@@ -14,6 +14,7 @@ from slm_lab.agent.memory.ring import Ring
 from slm_lab.experiment.checkpoint import CheckpointStore, read_checkpoint
 from slm_lab.experiment.manifest import CheckpointError, read_manifest
 from slm_lab.experiment.shipping import (
+    Begin,
     Complete,
     Inbox,
     Outbox,
@@ -119,6 +120,18 @@ def test_a_checkpoint_becomes_the_newest_and_the_one_before_stays(there, here, s
         ship(outbox, here)
     assert (frame_of(here), frame_of(here, "last-1")) == (20, 10)
     assert ship(outbox, here) == []
+
+
+def test_the_checkpoint_that_may_say_finished_is_sent_after_all_other_files(there, here, store):
+    outbox = Outbox(there)
+    (there / "model" / f"{UNIT}_net_model.pt").write_bytes(b"weights")
+    save(store, 10)
+    store.write("best", {"weights": torch.ones(1)}, {"frame": 10, "opt_step": 0, "updates": 0})
+    sent = ship(outbox, here)
+    assert sent[-1] == Complete(f"checkpoint/{UNIT}/last")
+    begins = sent.index(Begin(f"checkpoint/{UNIT}/last"))
+    assert Complete(f"checkpoint/{UNIT}/best") in sent[:begins]
+    assert Piece(f"model/{UNIT}_net_model.pt", 0, b"weights") in sent[:begins]
 
 
 def test_a_checkpoint_that_is_replaced_while_it_travels_arrives_whole(there, here, store):

@@ -104,6 +104,7 @@ def run_trials(
         stop_file=str(stop_file.resolve()),
         options=options,
         rounds=plan.rounds(),
+        rungs=plan.rungs(),
         floor=floor,
     )
     with ray_ready(options.ray_address, layout.search_dir()), search.display:

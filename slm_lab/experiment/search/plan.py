@@ -63,9 +63,12 @@ class SearchPlan:
 
         The score moves with the rows of the curve, so no grid is finer than these.
         """
-        rungs = self.halving.rungs(self.max_frame) if self.halving else ()
         step = max(math.ceil(self.max_frame / REPORTS), self.log_frequency)
-        return tuple(sorted({*rungs, *range(step, self.max_frame, step), self.max_frame}))
+        return tuple(sorted({*self.rungs(), *range(step, self.max_frame, step), self.max_frame}))
+
+    def rungs(self) -> tuple[int, ...]:
+        """Frames at which early stopping may end a trial."""
+        return self.halving.rungs(self.max_frame) if self.halving else ()
 
     @property
     def grid_size(self) -> int:

@@ -55,10 +55,13 @@ class TrialRounds:
         rounds: Sequence[int],
         floor: float,
         should_stop: Callable[[], bool],
+        rungs: Sequence[int] = (),
         seconds: float = 0.0,
     ) -> None:
-        """`seconds` is the time the trial has trained before an interruption."""
+        """`rungs` are the rounds after which the search may stop the trial; `seconds` is the time
+        it has trained before an interruption."""
         self._rounds, self._floor, self._should_stop = rounds, floor, should_stop
+        self._rungs = rungs
         self._seconds = seconds
         self._sessions: list[Session] = []
         self._logs: list[int] = []
@@ -87,7 +90,9 @@ class TrialRounds:
     def advance(self) -> Round:
         """Bring every session to the end of the next round; a session that is there waits.
 
-        One that diverges ends its trial: the others could only be averaged with a failure.
+        One that diverges ends its trial: the others could only be averaged with a failure. Where
+        the trial ends, or may be stopped, its files are written before it says so: the search
+        never counts on a trial that a kill could still take files from.
         """
         began = time.monotonic()
         frame = min(session.frame for session in self._sessions)
@@ -106,7 +111,7 @@ class TrialRounds:
         if any(math.isinf(score) for score in scores):
             diverged = diverged or "a return is infinite"
         mean = sum(scores) / len(scores)
-        return Round(
+        this = Round(
             frame=frame,
             score=self._floor if diverged or not math.isfinite(mean) else mean,
             seconds=self._seconds,
@@ -114,6 +119,12 @@ class TrialRounds:
             diverged=diverged,
             interrupted=frame < until and not diverged,
         )
+        if this.done:
+            self.close()
+        elif until in self._rungs and not this.interrupted:
+            for session in self._sessions:
+                session.save()
+        return this
 
     def close(self) -> None:
         """Save and let go of every session; what goes wrong with one does not keep the others."""

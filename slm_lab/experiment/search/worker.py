@@ -28,6 +28,7 @@ class Job:
     stop_file: str
     options: RunOptions
     rounds: tuple[int, ...]
+    rungs: tuple[int, ...]
     floor: float
 
 
@@ -87,6 +88,7 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
             trial,
             replace(job.options, resume=True),  # from where a killed search left it, if it did
             rounds=job.rounds,
+            rungs=job.rungs,
             floor=job.floor,
             should_stop=StopFile(Path(job.stop_file)),
             seconds=config["seconds"],

@@ -9,7 +9,9 @@ import pytest
 
 from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.manifest import read_manifest
 from slm_lab.experiment.options import RunOptions
+from slm_lab.experiment.resume import is_finished
 from slm_lab.experiment.search.rounds import Round, StopFile, TrialRounds
 from slm_lab.spec import Spec
 
@@ -121,3 +123,62 @@ def test_a_stop_file_is_looked_for_now_and_then(tmp_path):
     assert not stop(), "asked again at once, it does not look at the disk"
     now = 1.0
     assert stop()
+
+
+# What is on disk when a trial says that it is over
+
+
+def begin(spec: Spec, layout: RunLayout, **options: Any) -> TrialRounds:
+    return TrialRounds(
+        spec,
+        layout,
+        0,
+        RunOptions(mode="search", resume=True),
+        floor=FLOOR,
+        should_stop=lambda: False,
+        **{"rounds": (100, 200), **options},
+    )
+
+
+def test_a_trial_is_finished_on_disk_before_it_reports_that_it_is_done(make_spec, tmp_path):
+    layout = RunLayout.create("tiny", "now", tmp_path)
+    trial = begin(make_spec(meta__max_session=2), layout)
+    assert not trial.advance().done
+    assert [is_finished(layout, 0, session) for session in (0, 1)] == [False, False]
+    assert trial.advance().done
+    assert [is_finished(layout, 0, session) for session in (0, 1)] == [True, True]
+    assert layout.session_csv(0, 1, "eval").exists()
+
+
+def test_where_a_trial_may_be_stopped_its_files_are_those_of_that_round(make_spec, tmp_path):
+    layout = RunLayout.create("tiny", "now", tmp_path)
+    trial = begin(make_spec(), layout, rungs=(100,))
+    trial.advance()
+    before = {path.name: path.stat().st_ino for path in (layout.predir / "model").iterdir()}
+    assert read_manifest(layout.checkpoint_dir(0, 0) / "last").frame == 100
+    assert len(read_session(layout.session_csv(0, 0, "eval"))) == 2
+    trial.close()  # stopped there: nothing is left to write
+    after = {path.name: path.stat().st_ino for path in (layout.predir / "model").iterdir()}
+    assert after == before
+
+
+def test_a_trial_killed_between_the_ends_of_its_sessions_goes_on_to_the_same_end(
+    make_spec, tmp_path
+):
+    spec = make_spec(meta__max_session=2)
+    whole = begin(spec, RunLayout.create("tiny", "whole", tmp_path))
+    whole.advance()
+    expected = whole.advance()
+
+    layout = RunLayout.create("tiny", "killed", tmp_path)
+    killed = begin(spec, layout)
+    killed.advance()
+    for session in killed._sessions:
+        session.advance(200)
+    killed._sessions[0].close()
+    killed._locks.close()
+    resumed = begin(spec, layout)
+    assert [session.frame for session in resumed._sessions] == [200, 0]
+    resumed.advance()
+    end = resumed.advance()
+    assert (end.frame, end.score, end.done) == (200, expected.score, True)

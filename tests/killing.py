@@ -1,0 +1,65 @@
+"""A process that is really killed, at a step of our choice of what it does to its files."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+CHANGES = ("fsync", "link", "rename", "replace", "mkdir", "unlink", "rmdir")
+
+
+@contextmanager
+def killed_at(at: int) -> Iterator[None]:
+    """Send SIGKILL to this process at its `at`-th change of a file system.
+
+    A step is a change that does not happen any more, or a file that was opened for writing and
+    stays empty. For a child that was forked: what is patched here stays patched.
+    """
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        count += 1
+        if count == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def before(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            step()
+            return original(*arguments, **options)
+
+        return call
+
+    def around_writing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+            if not set(mode) & set("wax+"):
+                return original(file, mode, *arguments, **options)
+            step()
+            opened = original(file, mode, *arguments, **options)
+            step()
+            return opened
+
+        return call
+
+    def open_descriptor(original: Callable[..., int]) -> Callable[..., int]:
+        def call(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+            if flags & (os.O_WRONLY | os.O_RDWR):
+                step()
+            return original(path, flags, *arguments, **options)
+
+        return call
+
+    for name in CHANGES:
+        setattr(os, name, before(getattr(os, name)))
+    os.open = open_descriptor(os.open)
+    builtins.open = around_writing(builtins.open)  # type: ignore[assignment]
+    io.open = builtins.open
+    torch.save = before(torch.save)
+    yield
