@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from contextlib import contextmanager, suppress
 from loguru import logger
 
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.lifetime import end_with
 
 FIRST_AFTER_SECONDS = 30.0
 EVERY_SECONDS = 30.0
@@ -106,14 +106,8 @@ def _give_way() -> None:
     os.nice(19)
 
 
-def _end_with_the_run() -> None:
-    """At once, also in the middle of a graph."""
-    sys.stdin.read()
-    os._exit(0)
-
-
 if __name__ == "__main__":
     folder, index, *pace = sys.argv[1:]
-    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    end_with(sys.stdin.read)  # at once, also in the middle of a graph
     _give_way()
     draw_whenever_it_grew(RunLayout.open(folder), int(index), *map(float, pace))

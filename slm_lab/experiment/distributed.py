@@ -7,14 +7,18 @@ every worker maps into its memory. An update is a turn at it:
     shared   no waiting: take the state, learn, add the change to the parameters, whatever others
              did meanwhile. Updates may interleave, and small ones on top of each other do no harm.
 
+A worker may die at any instant. The kernel takes its lock back, and a state is given by writing it
+beside the one that is in use, and then pointing to it: the others go on from the last whole state.
+
 Between its turns a worker acts with the state it last had. Statistics of observations and rewards
 are each worker's own.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,22 +31,40 @@ from slm_lab.agent.parallel_learners import ParallelLearners
 from slm_lab.experiment.workers import SharedNets
 from slm_lab.types import Metrics
 
-LONGEST_TURN_SECONDS = 600.0
 _ALIGNMENT = 64  # bytes; any dtype may then view its part
+_HEADER_BYTES = _ALIGNMENT
 
 
 class Exchange:
-    """A training state here, and its counterpart in the file."""
+    """A training state here, and its counterpart in the file.
 
-    def __init__(self, shared: SharedNets, state: State) -> None:
-        self._lock, self._synced = shared.lock, shared.synced
-        self._here = state
-        with self._lock:
-            is_first = os.path.getsize(shared.path) == 0
-            if is_first:
-                os.truncate(shared.path, _size(state))
-            self._there = _mapped(shared.path, state)
-            if is_first:
+    `trained` names the entries that an optimiser moves: changes of these add up. `targets` names
+    slow copies of them, and `targets_kept` says how much of the targets before a turn is still in
+    them after it: nothing after a copy, (1 - share) for each step of polyak.
+    """
+
+    def __init__(
+        self,
+        shared: SharedNets,
+        state: State,
+        trained: Collection[str],
+        targets: Collection[str] = (),
+        targets_kept: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._file, self._synced = shared.file, shared.synced
+        self._here, self._trained, self._targets = state, trained, targets
+        self._targets_kept = targets_kept
+        with self._file.locked():
+            size = _HEADER_BYTES + 2 * _size(state)
+            if os.fstat(self._file.descriptor).st_size < size:
+                os.ftruncate(self._file.descriptor, size)
+            memory = mmap.mmap(self._file.descriptor, size)
+            # 0 before the first state is there, else which of the two copies is the whole one.
+            self._current = torch.frombuffer(memory, dtype=torch.int64, count=1)
+            self._copies = [
+                _views(memory, _HEADER_BYTES + i * _size(state), state) for i in range(2)
+            ]
+            if self._current.item() == 0:
                 self._give()
             else:
                 self._take()
@@ -51,48 +73,55 @@ class Exchange:
     def turn(self) -> Iterator[None]:
         """The state to learn from on entry; what was learned is everybody's on leaving."""
         if self._synced:
-            if not self._lock.acquire(timeout=LONGEST_TURN_SECONDS):
-                raise RuntimeError("no turn at the shared nets: another worker died in its own")
-            try:
+            with self._file.locked():
                 self._take()
                 yield
                 self._give()
-            finally:
-                self._lock.release()
         else:
             self._take()
-            before = {key: self._here[key].clone() for key in self._here if _is_weights(key)}
+            before = {key: value.clone() for key, value in self._here.items()}
             yield
-            self._add_change(before)
+            self._give_changes(before)
+            self._take()
+
+    @property
+    def _there(self) -> State:
+        return self._copies[int(self._current.item()) - 1]
 
     def _take(self) -> None:
+        there = self._there
         for key, value in self._here.items():
-            value.copy_(self._there[key])
+            value.copy_(there[key])
 
     def _give(self) -> None:
+        beside = 0 if self._current.item() != 1 else 1
         for key, value in self._here.items():
-            self._there[key].copy_(value)
+            self._copies[beside][key].copy_(value)
+        self._current.fill_(beside + 1)  # one store: a worker that dies before it has given nothing
 
-    def _add_change(self, before: State) -> None:
+    def _give_changes(self, before: State) -> None:
+        """What this turn has changed; what it left alone may be another worker's change."""
+        there = self._there
         for key, value in self._here.items():
-            if key in before:
-                self._there[key].add_((value - before[key]).cpu())
+            now, was = value.cpu(), before[key].cpu()
+            if torch.equal(now, was):
+                continue
+            if key in self._trained:
+                there[key].add_(now - was)
+            elif key in self._targets:
+                # The same move from where the target is now: added up, two copies of a net would
+                # carry the target beyond it.
+                there[key].copy_(now + self._targets_kept() * (there[key] - was))
             else:
                 # Averages and counters: of two at once the later counts. A sum of their changes
                 # could make a running square negative.
-                self._there[key].copy_(value)
-        self._take()
+                there[key].copy_(now)
 
 
-def _is_weights(key: str) -> bool:
-    """Flat vectors are named after their net; slots, buffers and rates are `net.something`."""
-    return "." not in key
-
-
-def _mapped(path: str, state: State) -> State:
-    """The tensors of a state as views of the file."""
-    data = torch.from_file(path, shared=True, size=_size(state), dtype=torch.uint8)
-    tensors, start = {}, 0
+def _views(memory: mmap.mmap, start: int, state: State) -> State:
+    """The tensors of a state as views of the memory from `start` on."""
+    data = torch.frombuffer(memory, dtype=torch.uint8)
+    tensors = {}
     for key, value in state.items():
         part = data[start : start + value.nbytes]
         tensors[key] = part.view(value.dtype).view(value.shape)
@@ -113,7 +142,13 @@ class SharedAlgorithm:
 
     def __init__(self, algorithm: Algorithm, shared: SharedNets) -> None:
         self._algorithm = algorithm
-        self._exchange = Exchange(shared, algorithm.learner.shared_state)
+        self._exchange = Exchange(
+            shared,
+            algorithm.learner.shared_state,
+            trained=algorithm.modules.keys(),
+            targets=self.target_nets().keys(),
+            targets_kept=getattr(algorithm, "targets_kept", lambda: 0.0),
+        )
         self._workers = shared.workers
 
     @property

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from slm_lab.experiment.console import Progress, TrialDisplay, session_log, setup_logging
+from slm_lab.experiment.lifetime import end_with
 from slm_lab.experiment.session_job import (
     STOP_GRACE_SECONDS,
     SessionEnd,
@@ -105,22 +106,30 @@ def _kill(running: dict[int, SessionProcess]) -> None:
 @dataclass(frozen=True, slots=True)
 class SessionProcess:
     """A session's process, and the pipe it reports through. One pipe each: a process that is
-    killed while it writes cannot hold up the others."""
+    killed while it writes cannot hold up the others.
+
+    Nothing is ever sent through `lifeline`: when it closes, with this process, the session ends.
+    """
 
     session: int
     process: SpawnProcess
     reports: Connection
+    lifeline: Connection
 
     @classmethod
     def start(cls, job: TrialJob, session: int, shared: SharedNets | None = None) -> SessionProcess:
         context = multiprocessing.get_context("spawn")
         reports, to_trial = context.Pipe(duplex=False)
-        process = context.Process(target=_session_process, args=(job, session, to_trial, shared))
+        trial_lives, lifeline = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_session_process, args=(job, session, to_trial, trial_lives, shared)
+        )
         resource_tracker.ensure_running()  # here, because starting it lets the signals go
         with _signals_held():
             process.start()
         to_trial.close()  # so that the pipe ends when the session's process does
-        return cls(session, process, reports)
+        trial_lives.close()
+        return cls(session, process, reports, lifeline)
 
     def receive(self) -> Progress | SessionEnd | None:
         """What it has sent, or None. After its end, which a dead process has too, it is closed."""
@@ -136,12 +145,19 @@ class SessionProcess:
             return message
         self.process.join()
         self.reports.close()
+        self.lifeline.close()
         return message or SessionEnd(self.session, _death(self.process.exitcode))
 
 
 def _session_process(
-    job: TrialJob, session: int, to_trial: Connection, shared: SharedNets | None
+    job: TrialJob,
+    session: int,
+    to_trial: Connection,
+    trial_lives: Connection,
+    shared: SharedNets | None,
 ) -> None:
+    # A trial that is killed is resumed at once, perhaps: nobody else may be at its files then.
+    end_with(trial_lives.recv_bytes)
     stop = StopRequest()
     # The trial decides when to stop, and how often it says so does not matter: Ctrl-C in a terminal
     # and a signal to the process group reach the trial and its sessions alike.
@@ -150,10 +166,8 @@ def _session_process(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def report(progress: Progress) -> None:
-        try:
+        with suppress(OSError):  # the trial was killed, and so is this process
             to_trial.send(progress)
-        except OSError:  # the trial was killed: nobody waits for the rest
-            stop.remember(signal.SIGTERM)
 
     stderr_level = "DEBUG" if job.options.log_level.upper() == "DEBUG" else "WARNING"
     setup_logging(job.layout.log_path(job.trial, session), "DEBUG", stderr_level=stderr_level)

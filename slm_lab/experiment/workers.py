@@ -5,24 +5,50 @@ This half needs no torch, because the trial's own process has none; `distributed
 
 from __future__ import annotations
 
-import multiprocessing
+import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.synchronize import Lock
-from pathlib import Path
+from multiprocessing import reduction
+from typing import Any
 
 from slm_lab.spec import Spec
 
 
+class SharedFile:
+    """A file in memory that processes can be started with, and a lock on it.
+
+    It has no name: when the last process that has it is gone, however it went, so is the file. The
+    kernel holds the lock for a process, so one that dies with the lock holds up nobody.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Callable[..., SharedFile], tuple[Any]]:
+        return _inherited, (reduction.DupFd(self.descriptor),)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Wait for the lock and hold it. Between processes: threads of one are not kept apart."""
+        fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
+
+
+def _inherited(duplicate: Any) -> SharedFile:
+    return SharedFile(duplicate.detach())
+
+
 @dataclass(frozen=True, slots=True)
 class SharedNets:
-    """How the workers find each other: a file that all of them map, and whose turn it is."""
+    """How the workers find each other: a file that all of them map, and how they take turns."""
 
-    path: str
-    lock: Lock
+    file: SharedFile
     workers: int
     synced: bool
 
@@ -34,13 +60,9 @@ def shared_nets(spec: Spec) -> Iterator[SharedNets | None]:
         yield None
         return
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # a file that is never written out
-    handle, path = tempfile.mkstemp(prefix="slm_lab_nets_", dir=memory)
-    os.close(handle)
-    lock = multiprocessing.get_context("spawn").Lock()
-    try:
-        yield SharedNets(path, lock, spec.meta.max_session, spec.meta.distributed == "synced")
-    finally:
-        Path(path).unlink(missing_ok=True)
+    with tempfile.TemporaryFile(dir=memory) as file:
+        is_synced = spec.meta.distributed == "synced"
+        yield SharedNets(SharedFile(file.fileno()), spec.meta.max_session, is_synced)
 
 
 def worker_spec(spec: Spec) -> Spec:

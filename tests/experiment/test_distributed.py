@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import fcntl
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from slm_lab.agent.algorithm.target_net import TargetUpdate
 from slm_lab.agent.learner import State
 from slm_lab.agent.make import make_agent
 from slm_lab.analysis.tables import read_session
@@ -25,13 +28,20 @@ from slm_lab.types import Spaces, Transition
 A3C = "benchmark/a3c/a3c_gae_cartpole.yaml"
 
 
-def small_state(weights: float, *, square: float = 0.0) -> State:
-    """A net of three weights with one slot of its optimiser and a counter."""
+def small_state(weights: float, *, square: float = 0.0, target: float = 0.0) -> State:
+    """A net of three weights, its target, one slot of its optimiser, a counter, a coefficient."""
     return {
         "net": torch.full((3,), weights),
         "net.slot.square": torch.full((3,), square),
         "net.buffer.count": torch.tensor(0),
+        "target_net": torch.full((1,), target),
+        "entropy_coef": torch.tensor(0.0),
     }
+
+
+def join(shared: SharedNets, state: State, kept: float = 0.0) -> Exchange:
+    """An exchange of that state; `kept` of the target before a turn is left after it."""
+    return Exchange(shared, state, {"net"}, {"target_net"}, lambda: kept)
 
 
 @pytest.fixture
@@ -54,8 +64,8 @@ def meeting(make_spec) -> Iterator[Any]:
 def test_all_workers_start_from_the_nets_of_the_first(meeting):
     shared = meeting("synced")
     first, second = small_state(1.0), small_state(2.0)
-    Exchange(shared, first)
-    Exchange(shared, second)
+    join(shared, first)
+    join(shared, second)
     assert second["net"].tolist() == first["net"].tolist() == [1.0, 1.0, 1.0]
 
 
@@ -63,7 +73,7 @@ def test_all_workers_start_from_the_nets_of_the_first(meeting):
 def test_what_one_worker_learned_the_next_learns_from(meeting, mode):
     shared = meeting(mode)
     mine, yours = small_state(0.0), small_state(0.0)
-    my, your = Exchange(shared, mine), Exchange(shared, yours)
+    my, your = join(shared, mine), join(shared, yours)
     with my.turn():
         mine["net"] += 1
         mine["net.buffer.count"] += 1
@@ -76,37 +86,20 @@ def test_what_one_worker_learned_the_next_learns_from(meeting, mode):
         assert mine["net.buffer.count"].item() == 2
 
 
-def test_synced_workers_wait_for_their_turn(meeting):
-    shared = meeting("synced")
-    exchange = Exchange(shared, small_state(0.0))
-    with exchange.turn():
-        assert not shared.lock.acquire(block=False)
-    assert shared.lock.acquire(block=False)
-
-
 def test_a_turn_that_fails_frees_the_nets_and_leaves_them_as_they_were(meeting):
     shared = meeting("synced")
     mine, yours = small_state(0.0), small_state(0.0)
-    my, your = Exchange(shared, mine), Exchange(shared, yours)
+    my, your = join(shared, mine), join(shared, yours)
     with pytest.raises(ZeroDivisionError), my.turn():
         mine["net"] += 1 / 0
     with your.turn():
         assert yours["net"].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_a_turn_that_never_comes_is_an_error_and_not_a_hanging(meeting, monkeypatch):
-    monkeypatch.setattr("slm_lab.experiment.distributed.LONGEST_TURN_SECONDS", 0.01)
-    shared = meeting("synced")
-    exchange = Exchange(shared, small_state(0.0))
-    shared.lock.acquire()  # as a worker that was killed holds it
-    with pytest.raises(RuntimeError, match="another worker died"), exchange.turn():
-        pass
-
-
 def test_interleaved_updates_of_shared_weights_both_count(meeting):
     shared = meeting("shared")
     mine, yours = small_state(0.0, square=1.0), small_state(0.0, square=1.0)
-    my, your = Exchange(shared, mine), Exchange(shared, yours)
+    my, your = join(shared, mine), join(shared, yours)
     with my.turn():
         mine["net"] += 1
         mine["net.slot.square"].fill_(0.3)
@@ -118,14 +111,184 @@ def test_interleaved_updates_of_shared_weights_both_count(meeting):
     assert mine["net.slot.square"].tolist() == pytest.approx([0.3, 0.3, 0.3])
 
 
-def test_the_meeting_place_is_gone_afterwards(make_spec):
+def test_interleaved_copies_of_a_net_leave_its_target_a_copy(meeting):
+    """5 - 1 added twice to a target of 1 would make it 9."""
+    shared = meeting("shared")
+    mine, yours = small_state(5.0, target=1.0), small_state(5.0, target=1.0)
+    my, your = join(shared, mine), join(shared, yours)
+    with my.turn():
+        mine["target_net"].fill_(5.0)
+        with your.turn():
+            yours["target_net"].fill_(5.0)
+    assert mine["target_net"].item() == 5.0
+
+
+def test_interleaved_steps_of_polyak_move_a_target_as_one_after_the_other(meeting):
+    """From 0 half-way to 8 is 4, and half-way again is 6; added up they would be 8."""
+    shared = meeting("shared")
+    mine, yours = small_state(8.0), small_state(8.0)
+    my, your = join(shared, mine, kept=0.5), join(shared, yours, kept=0.5)
+    with my.turn():
+        mine["target_net"].fill_(4.0)
+        with your.turn():
+            yours["target_net"].fill_(4.0)
+    assert mine["target_net"].item() == 6.0
+
+
+def test_what_a_turn_leaves_alone_is_not_taken_back_from_another_worker(meeting):
+    shared = meeting("shared")
+    mine, yours = small_state(5.0, target=1.0), small_state(5.0, target=1.0)
+    my, your = join(shared, mine, kept=1.0), join(shared, yours)
+    with my.turn(), your.turn():
+        yours["target_net"].fill_(5.0)
+        yours["entropy_coef"].fill_(0.25)
+    assert (mine["target_net"].item(), mine["entropy_coef"].item()) == (5.0, 0.25)
+
+
+def test_a_coefficient_without_a_net_is_set_and_never_added_up(meeting):
+    shared = meeting("shared")
+    mine, yours = small_state(0.0), small_state(0.0)
+    my, your = join(shared, mine), join(shared, yours)
+    with my.turn():
+        mine["entropy_coef"].fill_(0.5)
+        with your.turn():
+            yours["entropy_coef"].fill_(0.5)
+    assert mine["entropy_coef"].item() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "net", "trained", "targets"),
+    [
+        ("DQN", {"update_type": "replace"}, {"net"}, {"target_net"}),
+        (
+            "SoftActorCritic",
+            {"update_type": "polyak"},
+            {"net", "q1_net", "q2_net", "log_alpha"},
+            {"target_q1_net", "target_q2_net"},
+        ),
+        ("PPO", {}, {"net", "critic_net"}, set()),
+    ],
+)
+def test_what_an_optimiser_trains_adds_up_and_targets_are_known(
+    make_spec, meeting, algorithm, net, trained, targets
+):
+    spec = make_spec(algorithm, **{f"agent__net__{key}": value for key, value in net.items()})
+    agent = make_agent(spec, Spaces((1,), "float32", "discrete", (2,)), seed=0)
+    exchange = SharedAlgorithm(agent.algorithm, meeting("shared"))._exchange
+    assert (set(exchange._trained), set(exchange._targets)) == (trained, targets)
+    assert {f"{name}.lr" for name in trained} <= agent.algorithm.learner.state.keys()
+
+
+def test_a_copy_keeps_nothing_of_a_target_and_polyak_its_share(make_spec):
+    keys = {"agent__net__update_type": "replace", "agent__net__update_frequency": 10}
+    net = make_spec("DQN", **keys).agent.net
+    state = {"net": torch.ones(1), "target_net": torch.zeros(1)}
+    copies = TargetUpdate(net, env_steps_per_gradient_step=1.0)
+    copies.copy_if_due(state, {"target_net": "net"}, frame=8)
+    assert copies.kept(steps=2) == 1.0
+    copies.copy_if_due(state, {"target_net": "net"}, frame=12)
+    assert copies.kept(steps=2) == 0.0
+    keys = {"agent__net__update_type": "polyak", "agent__net__polyak_coef": 0.5}
+    net = make_spec("DQN", **keys).agent.net
+    assert TargetUpdate(net, env_steps_per_gradient_step=1.0).kept(steps=2) == 0.25
+
+
+# Workers that die
+
+
+class Endless(dict[str, torch.Tensor]):
+    """A state of which, once `on_second` is set, nobody sees more than the first entry."""
+
+    on_second: Callable[[], None] | None = None
+
+    def items(self) -> Any:
+        for i, entry in enumerate(super().items()):
+            if i == 1 and self.on_second is not None:
+                self.on_second()
+            yield entry
+
+
+def start_worker(shared: SharedNets, where: str) -> int:
+    """A process that learns 7 and stops for good in its turn, or half-way through giving.
+
+    Returns its id once it is there, with the lock in its hands.
+    """
+    is_there, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            stop_for_good(shared, where, tell)
+        finally:
+            os._exit(1)
+    os.close(tell)
+    assert os.read(is_there, 1) == b"!"
+    os.close(is_there)
+    return child
+
+
+def stop_for_good(shared: SharedNets, where: str, tell: int) -> None:
+    mine, original = Endless(small_state(7.0)), Exchange._give
+
+    def stop() -> None:
+        os.write(tell, b"!")
+        signal.pause()
+
+    def give_half(exchange: Exchange) -> None:
+        mine.on_second = stop
+        original(exchange)
+
+    if where == "giving first":
+        Exchange._give = give_half  # type: ignore[method-assign]
+    exchange = join(shared, mine)
+    Exchange._give = give_half  # type: ignore[method-assign]
+    with exchange.turn():
+        mine["net"].fill_(7.0)
+        mine["entropy_coef"].fill_(7.0)
+        if where == "its turn":
+            stop()
+
+
+def kill(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_the_file_of_the_nets_has_no_name_that_a_kill_could_leave_behind(make_spec):
     with shared_nets(make_spec(meta__distributed="synced", meta__max_session=2)) as shared:
         assert shared is not None
-        assert Path(shared.path).exists()
-    assert not Path(shared.path).exists()
+        assert os.fstat(shared.file.descriptor).st_nlink == 0
     for alone in ({}, {"meta__distributed": "synced"}):
         with shared_nets(make_spec(**alone)) as shared:
             assert shared is None
+
+
+@pytest.mark.parametrize("where", ["its turn", "giving"])
+def test_a_worker_that_is_killed_with_the_lock_holds_up_nobody(meeting, where):
+    """It has learned 7 and dies before or while it gives that: the others keep the 1 of before."""
+    shared = meeting("synced")
+    mine = small_state(0.0)
+    my = join(shared, mine)
+    with my.turn():
+        mine["net"].fill_(1.0)
+    worker = start_worker(shared, where)
+    with pytest.raises(BlockingIOError):  # others wait for it while it lives
+        fcntl.lockf(shared.file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    kill(worker)
+    with my.turn():
+        assert mine["net"].tolist() == [1.0, 1.0, 1.0]
+        assert mine["entropy_coef"].item() == 0.0
+        mine["net"].fill_(2.0)
+    late = small_state(0.0)
+    join(shared, late)
+    assert late["net"].tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_first_worker_that_dies_while_it_gives_the_nets_leaves_that_to_the_next(meeting):
+    shared = meeting("synced")
+    kill(start_worker(shared, "giving first"))
+    mine = small_state(3.0)
+    join(shared, mine)
+    assert mine["net"].tolist() == [3.0, 3.0, 3.0]
 
 
 def test_a_worker_has_its_part_of_the_frames_and_whole_schedules():

@@ -124,6 +124,20 @@ def test_a_session_in_use_is_refused_and_an_orphan_is_waited_for(every_spec, tmp
     assert not run_sessions(short, layout, 0, RunOptions(mode="train")).failed
 
 
+def test_a_session_that_was_finished_while_its_lock_was_waited_for_is_left_alone(
+    every_spec, tmp_path, monkeypatch
+):
+    """The trial was asked before: an orphan of the one that was killed has finished it since."""
+    spec = every_spec("DQN", env__max_frame=60)
+    layout = RunLayout.create(spec.name, "now", tmp_path)
+    monkeypatch.setattr("slm_lab.experiment.trial.unfinished_sessions", lambda *_: [0])
+    options = RunOptions(mode="train", resume=True)
+    assert not run_sessions(spec, layout, 0, options).failed
+    before = (layout.checkpoint_dir(0, 0) / "last").stat().st_ino
+    assert not run_sessions(spec, layout, 0, options).failed
+    assert (layout.checkpoint_dir(0, 0) / "last").stat().st_ino == before
+
+
 # Full disks
 
 

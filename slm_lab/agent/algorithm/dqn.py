@@ -123,6 +123,10 @@ class DQN:
         state = self.learner.state
         return {name: self._q.named_parameters(state[name]) for name in self._targets}
 
+    def targets_kept(self) -> float:
+        """Share of the target net before the latest update that is still in it."""
+        return self._target_update.kept(self.gradient_steps)
+
     @property
     def _targets(self) -> dict[str, str]:
         return {"target_net": "net"} if self._has_target else {}

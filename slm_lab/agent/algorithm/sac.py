@@ -223,6 +223,12 @@ class SoftActorCritic:
             if f"target_{q.name}" in self._critics.targets
         }
 
+    def targets_kept(self) -> float:
+        """Share of the target nets before the latest update that is still in them."""
+        before = self._critic_updates - self._iterations
+        delay = self._spec.policy_delay
+        return self._target_update.kept(self._critic_updates // delay - before // delay)
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "learner": self.learner.state_dict(),

@@ -29,14 +29,20 @@ class TargetUpdate:
         self.share = 1 - (1 - (spec.polyak_coef or 0.0)) ** env_steps_per_gradient_step
         self._every = spec.update_frequency or 1.0
         self._copied_at = 0
+        self._has_copied = False
 
     def copy_if_due(self, state: State, pairs: dict[str, str], frame: int) -> None:
         """Replace targets (keys) by online nets (values) once per `update_frequency` frames."""
-        if self.is_polyak or frame // self._every == self._copied_at:
+        self._has_copied = not self.is_polyak and frame // self._every != self._copied_at
+        if not self._has_copied:
             return
         self._copied_at = int(frame // self._every)
         for target, online in pairs.items():
             state[target].copy_(state[online])
+
+    def kept(self, steps: int) -> float:
+        """Share of the targets before an update of so many moving steps that is left in them."""
+        return (1 - self.share) ** steps if self.is_polyak else float(not self._has_copied)
 
     def state_dict(self) -> dict[str, int]:
         return {"copied_at": self._copied_at}

@@ -13,6 +13,7 @@ from ray import tune
 
 from slm_lab.experiment.console import setup_logging
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.lifetime import end_with_parent
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.search.rounds import Round, StopFile, TrialRounds
 from slm_lab.experiment.threads import set_threads
@@ -42,6 +43,7 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
     def setup(self, config: dict[str, Any], job: Job) -> None:
         # Nothing is made before the first step: Tune may start a process for a trial and then give
         # the trial to one that has become free, and two must not write the same files.
+        end_with_parent()
         self._job = job
         self._rounds: TrialRounds | None = None
         self._trial_config: dict[str, Any] | None = config
