@@ -129,9 +129,6 @@ def _resume(spec: Spec, where: str, options: RunOptions, remote: Remote | None) 
     """Go on with what is left of an earlier run; of one that is finished, only say so."""
     layout = find_run(spec.name, where, Path(options.data_dir))
     spec = check_same_experiment(spec, layout, 0)
-    if spec.meta.distributed:
-        found = "the nets of workers (meta.distributed) belong to no one session, and are not saved"
-        raise SpecError([Problem("MODE", f"{found} to go on. Start again with `train`.")])
     if not os.access(layout.predir, os.W_OK):
         found = (
             f"{layout.predir} cannot be written to. Make it writable, or copy it and resume that"
@@ -180,7 +177,7 @@ def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
 
 def _conclude(spec: Spec, layout: RunLayout, options: RunOptions, end: TrialEnd) -> TrialMetrics:
     """Write the metrics and graphs of a trial, and say how it ended."""
-    resume = "" if spec.meta.distributed else resume_command(layout)
+    resume = resume_command(layout)
     if len(end.failed) == spec.meta.max_session and not _has_rows(layout):
         raise SessionsFailed(f"all sessions {_failure_text(end.failed)}. See {layout.log_dir()}")
     if end.stopped_by and not layout.sessions(0):

@@ -382,8 +382,7 @@ class _Desk:
 def _mode(spec: Spec, folder: Path) -> str:
     """`train`, or `train@FOLDER` where a search was killed in the middle of this training."""
     with suppress(SpecError):
-        begun = find_run(spec.name, "latest", folder).predir
-        return "train" if spec.meta.distributed else f"train@{begun}"
+        return f"train@{find_run(spec.name, 'latest', folder).predir}"
     return "train"
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from loguru import logger
 
 from slm_lab.experiment.console import Progress, TrialDisplay
 from slm_lab.experiment.layout import FOLDERS, RunLayout
+from slm_lab.experiment.lifetime import scratch_folder
 from slm_lab.experiment.local_sessions import SessionProcess
 from slm_lab.experiment.ray_connection import cluster_ready, ray
 from slm_lab.experiment.session_job import (
@@ -56,7 +56,7 @@ class SessionHost:
     """On a node: a session's process, and its scratch folder."""
 
     def __init__(self, job: TrialJob, session: int) -> None:
-        self._scratch = Path(tempfile.mkdtemp(prefix="slm_lab_"))
+        self._scratch = scratch_folder()
         layout = RunLayout(self._scratch / job.layout.predir.name, job.layout.name)
         for folder in FOLDERS:
             (layout.predir / folder).mkdir(parents=True)

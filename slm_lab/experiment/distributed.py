@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ from torch import Tensor, nn
 from slm_lab.agent.agent import Algorithm
 from slm_lab.agent.learner import Learner, State
 from slm_lab.agent.parallel_learners import ParallelLearners
+from slm_lab.experiment.checkpoint import check_fits, read_checkpoint
+from slm_lab.experiment.manifest import CheckpointError
 from slm_lab.experiment.workers import SharedNets
 from slm_lab.types import Metrics
 
@@ -50,6 +53,8 @@ class Exchange:
         trained: Collection[str],
         targets: Collection[str] = (),
         targets_kept: Callable[[], float] = lambda: 0.0,
+        *,
+        join: bool = True,
     ) -> None:
         self._file, self._synced = shared.file, shared.synced
         self._here, self._trained, self._targets = state, trained, targets
@@ -59,12 +64,22 @@ class Exchange:
             if os.fstat(self._file.descriptor).st_size < size:
                 os.ftruncate(self._file.descriptor, size)
             memory = mmap.mmap(self._file.descriptor, size)
-            # 0 before the first state is there, else which of the two copies is the whole one.
-            self._current = torch.frombuffer(memory, dtype=torch.int64, count=1)
-            self._copies = [
-                _views(memory, _HEADER_BYTES + i * _size(state), state) for i in range(2)
-            ]
+        # 0 before the first state is there, else which of the two copies is the whole one; and the
+        # turns taken so far, by all workers.
+        self._current, self._turns = torch.frombuffer(memory, dtype=torch.int64, count=2).split(1)
+        self._copies = [_views(memory, _HEADER_BYTES + i * _size(state), state) for i in range(2)]
+        if join:
+            self.join()
+
+    @property
+    def turns(self) -> int:
+        return int(self._turns.item())
+
+    def join(self, turns: int = 0) -> None:
+        """Take the nets that all workers have; the first gives its own, `turns` old, instead."""
+        with self._file.locked():
             if self._current.item() == 0:
+                self._turns.fill_(turns)
                 self._give()
             else:
                 self._take()
@@ -77,11 +92,13 @@ class Exchange:
                 self._take()
                 yield
                 self._give()
+                self._turns.add_(1)
         else:
             self._take()
             before = {key: value.clone() for key, value in self._here.items()}
             yield
             self._give_changes(before)
+            self._turns.add_(1)
             self._take()
 
     @property
@@ -140,7 +157,7 @@ def _padded(size: int) -> int:
 class SharedAlgorithm:
     """An algorithm whose updates are turns at the nets of all workers."""
 
-    def __init__(self, algorithm: Algorithm, shared: SharedNets) -> None:
+    def __init__(self, algorithm: Algorithm, shared: SharedNets, *, join: bool = True) -> None:
         self._algorithm = algorithm
         self._exchange = Exchange(
             shared,
@@ -148,7 +165,9 @@ class SharedAlgorithm:
             trained=algorithm.modules.keys(),
             targets=self.target_nets().keys(),
             targets_kept=getattr(algorithm, "targets_kept", lambda: 0.0),
+            join=join,
         )
+        self._turns = 0  # that the nets restored here have seen
         self._workers = shared.workers
 
     @property
@@ -179,10 +198,28 @@ class SharedAlgorithm:
         return target_nets() if target_nets else {}
 
     def state_dict(self) -> dict[str, Any]:
-        return self._algorithm.state_dict()
+        return {**self._algorithm.state_dict(), "turns": self._exchange.turns}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._algorithm.load_state_dict(state)
+        self._turns = int(state["turns"])
+
+    def join(self, checkpoints: Iterable[Path], max_bytes: int) -> None:
+        """Go on with the others after an interruption, from the nets that have learned most.
+
+        `checkpoints` are those of all workers: one that has finished takes no part any more, and
+        one that died may have the older nets.
+        """
+        for folder in checkpoints:
+            try:
+                state = read_checkpoint(folder, max_bytes=max_bytes)[1]["agent"]["algorithm"]
+                check_fits(state["learner"], self.learner.state)
+            except (CheckpointError, KeyError, TypeError, ValueError):
+                continue  # none yet, damaged, or replaced at this moment
+            if int(state["turns"]) > self._turns:
+                self._turns = int(state["turns"])
+                self.learner.load_state_dict(state["learner"])
+        self._exchange.join(self._turns)
 
     def _act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
         # Schedules count the frames of all workers, who are about as far as this one.

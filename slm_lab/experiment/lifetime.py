@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
+import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
@@ -39,3 +43,23 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it died before the kernel was asked
         os._exit(1)
+
+
+def scratch_folder() -> Path:
+    """Make a temporary folder for this process, and remove those of processes that were killed."""
+    place = f"slm_lab_{socket.gethostname()}_"
+    for folder in Path(tempfile.gettempdir()).glob(f"{place}*_*"):
+        pid = folder.name.removeprefix(place).partition("_")[0]
+        if pid.isdecimal() and not _lives(int(pid)) and folder.lstat().st_uid == os.getuid():
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{place}{os.getpid()}_"))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # somebody else's, or no process id at all
+        return True
+    return True

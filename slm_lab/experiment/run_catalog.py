@@ -199,7 +199,6 @@ def summarize(key: str, layout: RunLayout, *, is_running: bool) -> RunSummary:
             layout,
             max_session,
             is_running=is_running,
-            can_resume=not meta.get("distributed"),
         )
     nothing = {
         "score": None,
@@ -228,7 +227,6 @@ def _trial_facts(
     max_session: int,
     *,
     is_running: bool,
-    can_resume: bool,
 ) -> dict[str, Any]:
     sessions = session_indices(layout, 0)
     score, frame = _headline(layout, 0)
@@ -236,7 +234,7 @@ def _trial_facts(
         score, frame = _progress(layout, 0, sessions)
     status, reason = ("running", "")
     if not is_running:
-        status, reason = _trial_status(layout, max_session, can_resume=can_resume)
+        status, reason = _trial_status(layout, max_session)
     return {
         "status": status,
         "reason": reason,
@@ -246,12 +244,12 @@ def _trial_facts(
     }
 
 
-def _trial_status(layout: RunLayout, max_session: int, *, can_resume: bool) -> tuple[Status, str]:
+def _trial_status(layout: RunLayout, max_session: int) -> tuple[Status, str]:
     """Of a trial that no process works on: what its checkpoints, notes and log say."""
     if not (layout.predir / "checkpoint").is_dir() and layout.trial_metrics_scalar(0).exists():
         return "done", ""  # by a version that kept no checkpoints, or the original
     unfinished = [s for s in range(max_session) if not is_finished(layout, 0, s)]
-    if not unfinished and can_resume and was_killed(layout, 0):
+    if not unfinished and was_killed(layout, 0):
         return "resumable", "its metrics and graphs are left to write"
     if not unfinished:
         return "done", ""
@@ -262,8 +260,6 @@ def _trial_status(layout: RunLayout, max_session: int, *, can_resume: bool) -> t
         if ends.get(session, "").startswith("failed"):
             return "failed", f"session {session} {ends[session]}"
     left = f"{len(unfinished)} of {max_session} session(s) left to finish"
-    if not can_resume:
-        return "failed", f"stopped early, and workers that share nets cannot go on: {left}"
     return "resumable", left
 
 

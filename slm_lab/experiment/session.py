@@ -86,7 +86,8 @@ class Session:
             spec, self._env.spaces, seed=seeds.agent, device_index=device_index
         )
         if shared is not None:
-            self._agent.algorithm = SharedAlgorithm(self._agent.algorithm, shared)
+            algorithm = SharedAlgorithm(self._agent.algorithm, shared, join=not options.resume)
+            self._agent.algorithm = algorithm
         sink = WandbSink(spec, layout, trial, session) if options.wandb else None
         self._recorder = Recorder(layout, trial, session, sink)
         self._viewer = Viewer(self._env, spec.name) if options.render else None
@@ -109,7 +110,11 @@ class Session:
         self._saved_whole_at: int | None = None
         logger.info(self._start_line())
         if options.resume:
-            self._restore()
+            max_bytes = 2 * tree_bytes(self.state_dict()) + GROWTH_BYTES
+            self._restore(max_bytes)
+            if shared is not None:
+                folders = (layout.checkpoint_dir(trial, s) / "last" for s in range(shared.workers))
+                algorithm.join(folders, max_bytes)
 
     def run(self) -> bool:
         """Train to the end of the budget or until told to stop; then everything is on disk.
@@ -288,9 +293,9 @@ class Session:
             logger.info("the env began new episodes: nothing joins them to the steps before")
             self._agent.cut(obs)
 
-    def _restore(self) -> None:
+    def _restore(self, max_bytes: int) -> None:
         """Go on from the last good checkpoint; without any, start from the beginning."""
-        found = self._store.read("last", max_bytes=2 * tree_bytes(self.state_dict()) + GROWTH_BYTES)
+        found = self._store.read("last", max_bytes=max_bytes)
         if found is None:
             logger.info(f"Session {self._session} has no checkpoint yet and starts from frame 0")
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -16,10 +17,12 @@ from slm_lab.agent.algorithm.target_net import TargetUpdate
 from slm_lab.agent.learner import State
 from slm_lab.agent.make import make_agent
 from slm_lab.analysis.tables import read_session
+from slm_lab.experiment.checkpoint import read_checkpoint
 from slm_lab.experiment.distributed import Exchange, SharedAlgorithm
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.local_sessions import concurrency
 from slm_lab.experiment.options import RunOptions
+from slm_lab.experiment.resume import unfinished_sessions
 from slm_lab.experiment.trial import run_sessions
 from slm_lab.experiment.workers import SharedNets, shared_nets, worker_spec
 from slm_lab.spec import SpecError, load_spec, spec_from_dict
@@ -348,6 +351,36 @@ def test_each_of_two_workers_plays_half_of_the_frames(make_spec, tmp_path, mode)
     assert end.failed == {}
     frames = [read_session(layout.session_csv(0, s, "train"))["frame"].iloc[-1] for s in (0, 1)]
     assert frames == [4000, 4000]
+
+
+@pytest.mark.slow
+def test_the_others_finish_without_a_worker_that_died_and_a_resume_goes_on_with_their_nets(
+    make_spec, faulty, env_seed, tmp_path
+):
+    spec = make_spec(
+        meta__distributed="synced", meta__max_session=2, env__name=faulty, env__max_frame=2000
+    )
+    victims = {str(env_seed(worker_spec(spec), 1)): "SIGKILL"}
+    layout = RunLayout.create(spec.name, "now", tmp_path)
+    options = RunOptions(mode="train")
+    end = run_sessions(spec.with_values({"env.victims": victims}), layout, 0, options)
+    assert end.failed == {1: "its process died with exit code -9 (SIGKILL)"}
+    assert unfinished_sessions(spec, layout, 0) == [1]
+
+    resume = RunOptions(mode="train", resume=True)
+    # Only the env is mended, which the spec's fingerprint would not overlook.
+    shutil.rmtree(layout.checkpoint_dir(0, 1) / "last", ignore_errors=True)
+    end = run_sessions(spec.with_values({"env.victims": {}}), layout, 0, resume)
+    assert end.failed == {}
+    nets = []
+    for session in (0, 1):
+        folder = layout.checkpoint_dir(0, session) / "last"
+        manifest, state = read_checkpoint(folder, max_bytes=10**8)
+        assert (manifest.finished, manifest.frame) == (True, 1000)
+        nets.append(state["agent"]["algorithm"])
+    updates = 1000 // 32  # of each worker: 16 steps of two envs
+    assert nets[0]["turns"] < nets[1]["turns"]
+    assert nets[1]["turns"] == nets[0]["turns"] + updates
 
 
 @pytest.mark.slow

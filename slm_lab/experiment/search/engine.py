@@ -24,7 +24,11 @@ from slm_lab.experiment.ray_connection import QUIET, cluster_ready, package_root
 from slm_lab.experiment.search.display import SearchDisplay
 from slm_lab.experiment.search.journal import Journal, Report, Status, TrialRecord
 from slm_lab.experiment.search.plan import SearchPlan
-from slm_lab.experiment.search.processes import forget_processes, remember_processes
+from slm_lab.experiment.search.processes import (
+    clear_remains,
+    forget_processes,
+    remember_processes,
+)
 from slm_lab.experiment.search.sampler import Sampler, make_sampler
 from slm_lab.experiment.search.space import values_at
 from slm_lab.spec import Problem, Spec, SpecError
@@ -359,6 +363,7 @@ def ray_ready(address: str | None, search_dir: Path) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    clear_remains(search_dir)
     with _code_on_path(), signals_kept():  # the path is inherited by every process that Ray starts
         ray.init(address="local", num_cpus=available_cores(), include_dashboard=False, **QUIET)
     remember_processes(search_dir)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,29 @@ FILE = "processes.json"
 def remember_processes(search_dir: Path) -> None:
     """Write down this process, and the ones of the Ray it has just started."""
     here = psutil.Process()
-    started = {"search": _name(here), "ray": [_name(child) for child in here.children()]}
+    children = here.children(recursive=True)  # Ray's agents are its raylet's
+    started = {"search": _name(here), "ray": [_name(child) for child in children]}
     (search_dir / FILE).write_text(json.dumps(started) + "\n")
 
 
 def forget_processes(search_dir: Path) -> None:
     (search_dir / FILE).unlink(missing_ok=True)
+
+
+def clear_remains(search_dir: Path) -> None:
+    """End what a search that was killed has left running, and remove its Ray's session folder."""
+    try:
+        started = json.loads((search_dir / FILE).read_text())
+        pid = int(started["search"]["pid"])
+        processes = [found for name in started["ray"] if (found := _find(name))]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if psutil.pid_exists(pid):
+        return
+    _end(processes)
+    for folder in Path(tempfile.gettempdir(), "ray").glob(f"session_*_{pid}"):
+        shutil.rmtree(folder, ignore_errors=True)
+    forget_processes(search_dir)
 
 
 def stop_searches(data_dir: Path) -> list[Path]:
@@ -39,16 +58,20 @@ def stop_searches(data_dir: Path) -> list[Path]:
         if search is not None and search.pid != os.getpid():
             search.send_signal(signal.SIGINT)
             psutil.wait_procs([search], timeout=STOP_SECONDS)
-        for process in processes:
-            if process.is_running():
-                process.terminate()
-        _, stubborn = psutil.wait_procs(processes, timeout=10)
-        for process in stubborn:
-            process.kill()
+        _end(processes)
         file.unlink(missing_ok=True)
         if search is not None or processes:
             stopped.append(file.parents[1])
     return stopped
+
+
+def _end(processes: list[Any]) -> None:
+    for process in processes:
+        if process.is_running():
+            process.terminate()
+    _, stubborn = psutil.wait_procs(processes, timeout=10)
+    for process in stubborn:
+        process.kill()
 
 
 def _name(process: Any) -> dict[str, float]:
