@@ -59,7 +59,7 @@ def killed_at(at: int) -> Iterator[None]:
     for name in CHANGES:
         setattr(os, name, before(getattr(os, name)))
     os.open = open_descriptor(os.open)
-    builtins.open = around_writing(builtins.open)  # type: ignore[assignment]
+    builtins.open = around_writing(builtins.open)
     io.open = builtins.open
     torch.save = before(torch.save)
     yield

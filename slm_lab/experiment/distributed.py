@@ -66,7 +66,8 @@ class Exchange:
             memory = mmap.mmap(self._file.descriptor, size)
         # 0 before the first state is there, else which of the two copies is the whole one; and the
         # turns taken so far, by all workers.
-        self._current, self._turns = torch.frombuffer(memory, dtype=torch.int64, count=2).split(1)
+        header = torch.frombuffer(memory, dtype=torch.int64, count=2)
+        self._current, self._turns = header[0], header[1]
         self._copies = [_views(memory, _HEADER_BYTES + i * _size(state), state) for i in range(2)]
         if join:
             self.join()

@@ -236,9 +236,9 @@ def stop_for_good(shared: SharedNets, where: str, tell: int) -> None:
         os.write(tell, b"!")
         signal.pause()
 
-    def give_half(exchange: Exchange) -> None:
+    def give_half(self: Exchange) -> None:
         mine.on_second = stop
-        original(exchange)
+        original(self)
 
     if where == "giving first":
         Exchange._give = give_half  # type: ignore[method-assign]
