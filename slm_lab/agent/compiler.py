@@ -2,8 +2,9 @@
 
 The function is traced once with fake tensors into a graph of aten operators (autograd included:
 the backward pass is just more operators), and inductor makes C++ of it. Going below
-`torch.compile` saves the guards it evaluates at every call, a third of a small PPO step, and traces
-code that it cannot; in return the caller promises that shapes and dtypes stay what they were.
+`torch.compile` saves most of the guards it evaluates at every call, a third of a small PPO step, and
+traces code that it cannot. What is left of them: native code runs on inputs laid out as it was made
+for, others run eagerly; and its first call is compared with the eager function (`first_call.py`).
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ import torch
 from loguru import logger
 from torch import Tensor
 
-TensorFunction = Callable[..., Sequence[Tensor]]
+from slm_lab.agent.first_call import TensorFunction, check_first_call
+
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
 """As torch.compile names them: plain kernels, CUDA graphs, or also kernels tuned by trial."""
 
 
 class Compiled:
-    """`function(*tensors) -> tensors`, compiled for the shapes of its first call, eager for others.
+    """`function(*tensors) -> tensors`, compiled for the layout of its first call, eager for others.
 
-    Without a mode it is eager for all.
+    Without a mode it is eager for all, and so it is when compiled code fails or differs from eager
+    at the first call, which such code makes on copies.
 
-    The first `fixed` inputs never change shape, and are not asked for it at every call.
+    The first `fixed` inputs never change their layout, and are not asked for it at every call.
     """
 
     def __init__(
@@ -37,34 +40,67 @@ class Compiled:
     ) -> None:
         self._function = function
         self._fixed = fixed
-        self._native: TensorFunction | None = None
+        self._native = function
+        self._layout: Layout | None = None  # of what the native code was made for
         self._mode = mode
         self._pending = mode is not None and has_cpp_compiler()
-        self._shapes: tuple[torch.Size, ...] = ()
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         if self._pending:
             self._compile(inputs)
-        if self._native is not None and self._shapes == self._varying(inputs):
+        if self._layout is not None and self._layout.fits(inputs[self._fixed :]):
             return self._native(*inputs)
         return self._function(*inputs)
 
     @property
     def is_compiled(self) -> bool:
         """Whether calls run natively, or will from the first one on."""
-        return self._pending or self._native is not None
-
-    def _varying(self, inputs: tuple[Tensor, ...]) -> tuple[torch.Size, ...]:
-        return tuple(x.shape for x in inputs[self._fixed :])
+        return self._pending or self._layout is not None
 
     def _compile(self, inputs: tuple[Tensor, ...]) -> None:
         self._pending = False
         try:
-            self._native = compile_graph(self._function, inputs, self._mode or "default")
+            native = compile_graph(self._function, inputs, self._mode or "default")
+            check_first_call(native, self._function, inputs)
+            self._layout = Layout(inputs[self._fixed :])
         except Exception as error:  # inductor raises its own, torch's and the compiler's errors
-            logger.warning(f"could not compile, running eagerly instead: {error!r:.300}")
+            _warn(f"{error!r:.300}")
             return
-        self._shapes = self._varying(inputs)
+        self._native = native
+
+
+class Layout:
+    """Shapes, dtypes, devices and strides of tensors: what native code relies on."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._layouts = [_layout(x) for x in tensors]
+        # In C++: half a microsecond for six tensors, in Python it would take two. It is stricter
+        # (a tensor given twice, another requires_grad), so that only its yes counts.
+        from torch._C._dynamo.guards import TensorGuards
+
+        self._is_surely_the_same = TensorGuards(
+            *tensors,
+            dynamic_dims_sizes=[list(x.shape) for x in tensors],
+            dynamic_dims_strides=[list(x.stride()) for x in tensors],
+        ).check
+
+    def fits(self, tensors: Sequence[Tensor]) -> bool:
+        return self._is_surely_the_same(*tensors) or self._layouts == [_layout(x) for x in tensors]
+
+
+def _layout(x: Tensor) -> tuple[object, ...]:
+    # Of a dimension of one element, the way to its next is never gone.
+    steps = [step for n, step in zip(x.shape, x.stride(), strict=True) if n > 1]
+    return x.shape, x.dtype, x.device, steps
+
+
+@cache
+def _warn(problem: str) -> None:
+    """Once, however many functions meet the same problem."""
+    logger.warning(
+        f"compiled code cannot be used: {problem}. Training goes on eagerly, several times slower. "
+        "Mend the compiler (slm-lab doctor tries it), or choose eager with --compile off."
+    )
 
 
 def compile_graph(

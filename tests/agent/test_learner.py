@@ -178,6 +178,28 @@ def test_a_schedule_changes_a_value_and_never_recompiles(monkeypatch: pytest.Mon
     assert len(compilations) == 1
 
 
+def test_a_native_step_that_fails_half_way_leaves_state_and_metrics_to_the_eager_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def half_a_step(*inputs: Tensor) -> tuple[Tensor]:
+        for x in inputs:
+            x.fill_(-7.0)
+        raise RuntimeError("out of registers")
+
+    monkeypatch.setattr(compiler, "compile_graph", lambda *_: half_a_step)
+    monkeypatch.setattr(compiler, "has_cpp_compiler", lambda: True)
+    net = Trainable("net", Line(), net_spec())
+    learner = Learner(net.initial_state(), descent([net], mean_output(net)), compile="default")
+    learner.set_coefficients(**{"net.lr": 0.5})
+    batch = torch.tensor([[1.0], [3.0]])
+    learner.step(batch)
+    learner.step(batch)
+    assert not learner.is_compiled
+    assert learner.state["net"].tolist() == [0.0, 0.0]  # the gradient is (2, 1)
+    assert learner.mean_metrics()["mean_x"] == 2.0
+    assert batch.tolist() == [[1.0], [3.0]]
+
+
 SPACES = Spaces((1,), "float32", "discrete", (2,))
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from slm_lab.agent import compiler
 from slm_lab.agent.algorithm.ppo import PPO
 from slm_lab.agent.learner import Learner
 from slm_lab.agent.make import make_agent
@@ -68,6 +69,33 @@ def test_two_threads_learn_what_one_learns(
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-6)
     assert of_one.opt_steps == of_two.opt_steps
     assert of_two.values == pytest.approx(of_one.values, rel=1e-3, abs=1e-5)
+
+
+def test_native_steps_are_checked_before_threads_run_them(
+    make_spec: MakeSpec, rollout: Rollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def stub(function: Callable[..., Any], *_: Any) -> Callable[..., Any]:
+        is_first = not threads
+
+        def native(*inputs: Tensor) -> Any:
+            threads.append(threading.current_thread().name.split("_")[0])
+            if is_first:
+                raise RuntimeError("wrong processor")
+            return function(*inputs)
+
+        return native
+
+    monkeypatch.setattr(compiler, "has_cpp_compiler", lambda: True)
+    monkeypatch.setattr(compiler, "compile_graph", stub)
+    values = {"meta.compile": "on", "agent.algorithm.training_epoch": 1}
+    learned, _ = learn(make_ppo(make_spec, 2, **values), rollout, updates=2)
+    monkeypatch.undo()
+    eager, _ = learn(make_ppo(make_spec, 2, **values | {"meta.compile": "off"}), rollout, updates=2)
+    # One of the two runs eagerly now: there is nothing to gain from threads.
+    assert set(threads) == {"MainThread"}
+    assert all(torch.equal(learned[name], value) for name, value in eager.items())
 
 
 @pytest.mark.parametrize(

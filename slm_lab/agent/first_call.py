@@ -1,0 +1,106 @@
+"""The first call of native code: on copies, beside the eager function that it was made of.
+
+Both do the same arithmetic in another order, so their last digits differ. A step of Adam makes more
+of that: it moves each number by about the learning rate, whatever the size of its gradient, so a
+gradient that is nearly zero, with another sign, sends its number the other way. Therefore a tensor
+is judged by how much the function changed it (an output: by its size), and a few of its numbers,
+but not many, may differ by as much as that. Found on first calls, in numbers that differ by more
+than `_ROUNDING`:
+
+    none        PPO CartPole, Hopper and Pong, recurrent PPO, PPO with SIL, A2C, DQN with PER, SARSA,
+                SAC of Pendulum, CartPole, Acrobot and Hopper; no action of any of them
+    1 in 9,000  CrossQ Pendulum (critics; behind batch norm gradients nearly cancel)
+    1 in 2,500  CrossQ CartPole (its actor, too)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+TensorFunction = Callable[..., Sequence[Tensor]]
+
+_ROUNDING = 0.05  # of the root mean square of the changes of a tensor
+_SHARE = 0.005  # of its numbers may differ by more
+_FARTHEST = 4.0  # times the largest change: none may; a step the other way is 2
+
+
+class WrongNumbers(ArithmeticError):
+    """Native code computes something else than the function it was made of."""
+
+
+def check_first_call(
+    native: TensorFunction, function: TensorFunction, inputs: Sequence[Tensor]
+) -> None:
+    """Raise what the native code raises, or WrongNumbers; `inputs` stay as they are."""
+    by_function, by_native = ([_copy(x) for x in inputs] for _ in range(2))
+    with _own_draws(inputs) as has_drawn:
+        expected = function(*by_function)
+        is_random = has_drawn()
+        found = native(*by_native)
+    if len(found) != len(expected):
+        raise WrongNumbers(f"{len(found)} outputs instead of {len(expected)}")
+    if is_random:  # as with Dropout: no two calls agree
+        return
+    for i, (one, other) in enumerate(zip(expected, found, strict=True)):
+        _compare(f"output {i}", one, other, torch.zeros_like(one))
+    for i, (before, one, other) in enumerate(zip(inputs, by_function, by_native, strict=True)):
+        _compare(f"input {i}", one, other, before)
+
+
+def _copy(x: Tensor) -> Tensor:
+    """The same numbers at the same strides: a clone would straighten what is expanded."""
+    if x.numel() == 0:
+        return x.clone()
+    span = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
+    memory = x.as_strided((span,), (1,)).clone()
+    return memory.as_strided(x.shape, x.stride(), 0)
+
+
+@contextmanager
+def _own_draws(inputs: Sequence[Tensor]) -> Iterator[Callable[[], bool]]:
+    """Leave the global random state as it was, and tell whether anything was drawn from it."""
+    cards = sorted({x.device.index for x in inputs if x.device.type == "cuda"})
+
+    def states() -> list[Tensor]:
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(card) for card in cards)]
+
+    with torch.random.fork_rng(devices=cards):
+        before = states()
+        yield lambda: any(not torch.equal(a, b) for a, b in zip(before, states(), strict=True))
+
+
+def _compare(name: str, expected: Tensor, found: Tensor, before: Tensor) -> None:
+    if found.shape != expected.shape or found.dtype != expected.dtype:
+        raise WrongNumbers(
+            f"{name} is {found.dtype} {list(found.shape)} "
+            f"instead of {expected.dtype} {list(expected.shape)}"
+        )
+    if found.numel() == 0:
+        return
+    if expected.dtype.is_floating_point:
+        differ, are_far = _differences(*(x.detach().cpu().double() for x in (expected, found, before)))
+    else:
+        differ = found != expected
+        are_far = torch.zeros_like(differ)
+    count, size = int(differ.sum()), differ.numel()
+    if count > _SHARE * size or are_far.any():
+        raise WrongNumbers(f"{max(count, int(are_far.sum()))} of {size} numbers of {name} differ")
+
+
+def _differences(expected: Tensor, found: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """Which numbers differ by more than rounding explains, and by more than anything explains."""
+    is_finite = expected.isfinite()
+    change = (expected - before).nan_to_num(0.0, 0.0, 0.0).abs()
+    # What is no number must stay none; what is one must not become none.
+    error = (found - expected).abs().nan_to_num(torch.inf, torch.inf)
+    error = torch.where(is_finite, error, torch.where(found.isfinite(), torch.inf, 0.0))
+    last_digits = 1e-6 * expected.abs().where(is_finite, 0.0)
+    typical = change.square().mean().sqrt()
+    return (
+        error > _ROUNDING * typical + 1e-3 * change + last_digits,
+        error > _FARTHEST * change.max() + last_digits,
+    )
