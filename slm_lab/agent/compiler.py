@@ -2,9 +2,9 @@
 
 The function is traced once with fake tensors into a graph of aten operators (autograd included:
 the backward pass is just more operators), and inductor makes C++ of it. Going below
-`torch.compile` saves most of the guards it evaluates at every call, a third of a small PPO step, and
-traces code that it cannot. What is left of them: native code runs on inputs laid out as it was made
-for, others run eagerly; and its first call is compared with the eager function (`first_call.py`).
+`torch.compile` saves the guards it evaluates at every call, a third of a small PPO step, and traces
+code that it cannot. What is left of them: native code gets inputs laid out as it was made for, and
+all others run eagerly. Its first call is compared with the eager function (`first_call.py`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ is judged by how much the function changed it (an output: by its size), and a fe
 but not many, may differ by as much as that. Found on first calls, in numbers that differ by more
 than `_ROUNDING`:
 
-    none        PPO CartPole, Hopper and Pong, recurrent PPO, PPO with SIL, A2C, DQN with PER, SARSA,
-                SAC of Pendulum, CartPole, Acrobot and Hopper; no action of any of them
+    none        PPO CartPole, Hopper and Pong, recurrent PPO, PPO with SIL, A2C, DQN with PER,
+                SARSA, SAC of Pendulum, CartPole, Acrobot and Hopper; no action of any of them
     1 in 9,000  CrossQ Pendulum (critics; behind batch norm gradients nearly cancel)
     1 in 2,500  CrossQ CartPole (its actor, too)
 """
@@ -82,7 +82,9 @@ def _compare(name: str, expected: Tensor, found: Tensor, before: Tensor) -> None
     if found.numel() == 0:
         return
     if expected.dtype.is_floating_point:
-        differ, are_far = _differences(*(x.detach().cpu().double() for x in (expected, found, before)))
+        differ, are_far = _differences(
+            *(x.detach().cpu().double() for x in (expected, found, before))
+        )
     else:
         differ = found != expected
         are_far = torch.zeros_like(differ)
