@@ -78,11 +78,8 @@ class Layout:
         # (a tensor given twice, another requires_grad), so that only its yes counts.
         from torch._C._dynamo.guards import TensorGuards
 
-        self._is_surely_the_same = TensorGuards(
-            *tensors,
-            dynamic_dims_sizes=[list(x.shape) for x in tensors],
-            dynamic_dims_strides=[list(x.stride()) for x in tensors],
-        ).check
+        guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self._is_surely_the_same = guards.check
 
     def fits(self, tensors: Sequence[Tensor]) -> bool:
         return self._is_surely_the_same(*tensors) or self._layouts == [_layout(x) for x in tensors]
