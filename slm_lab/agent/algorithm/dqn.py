@@ -70,6 +70,7 @@ class DQN:
         self._target_update = TargetUpdate(
             net, env_steps_per_gradient_step=env_steps / gradient_steps
         )
+        self._latest_steps = 0  # gradient steps of the latest update
         self.learner = Learner(state, self._step, compile=setup.compile)
         self._rates = LearningRates({"net": net}, max(spec.training_frequency, setup.num_envs))
         self.act = QActor(spec, self._q, state, setup)
@@ -101,8 +102,8 @@ class DQN:
             "lr": lr,
         }
         td_error = torch.cat(td_errors) if len(td_errors) > 1 else td_errors[0]
-        steps = len(td_errors) * self._spec.training_batch_iter
-        return Metrics(values, opt_steps=steps, td_error=td_error)
+        self._latest_steps = len(td_errors) * self._spec.training_batch_iter
+        return Metrics(values, opt_steps=self._latest_steps, td_error=td_error)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -125,7 +126,7 @@ class DQN:
 
     def targets_kept(self) -> float:
         """Share of the target net before the latest update that is still in it."""
-        return self._target_update.kept(self.gradient_steps)
+        return self._target_update.kept(self._latest_steps)
 
     @property
     def _targets(self) -> dict[str, str]:

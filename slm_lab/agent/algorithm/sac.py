@@ -125,7 +125,7 @@ class SoftActorCritic:
         self._rates = LearningRates({t.name: t.spec for t in nets}, frames)
         alpha_lr = actor.optim_spec.lr if spec.alpha_lr is None else spec.alpha_lr
         self._alpha_rate = LearningRate(alpha_lr, actor.lr_scheduler_spec, frames)
-        self._critic_updates = 0
+        self._critic_updates = self._updates_before = 0  # in all, and before the latest update
         dim = setup.spaces.action_sizes[0]
         self._action_dim = dim
         self._setup = setup
@@ -177,6 +177,7 @@ class SoftActorCritic:
             batch.weight,
         )
         drawn = minibatches(columns, self._batch_size)
+        self._updates_before = self._critic_updates
         td_errors = []
         for rows, noise in zip(drawn, self._learning_noise(len(drawn)), strict=True):
             self._critic_updates += 1
@@ -225,8 +226,7 @@ class SoftActorCritic:
 
     def targets_kept(self) -> float:
         """Share of the target nets before the latest update that is still in them."""
-        before = self._critic_updates - self._iterations
-        delay = self._spec.policy_delay
+        before, delay = self._updates_before, self._spec.policy_delay
         return self._target_update.kept(self._critic_updates // delay - before // delay)
 
     def state_dict(self) -> dict[str, Any]:
