@@ -66,7 +66,7 @@ _SOFT = Defaults(
     target=_AVERAGED,
 )
 _VALUES = Defaults(memory=_REPLAY, net=_mlp([64, 64], "relu", 1e-3, clip_grad_val=10.0))
-_PAST: Tree = {"batch_size": 64, "max_size": 100_000, "sil_replay_name": "PrioritizedReplay"}
+_PAST: Tree = {"batch_size": 64, "max_size": 100_000}
 _ROLLOUT: Tree = {"name": "OnPolicyBatchReplay"}
 _PPO_NET = _mlp([64, 64], "tanh", 3e-4, **_ACTOR_CRITIC)
 _A2C_NET = _mlp([64, 64], "tanh", 1e-3, **_ACTOR_CRITIC)
@@ -118,6 +118,7 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
     if tree.get("meta") is None:
         tree["meta"] = {}
     agent, env = tree.get("agent"), tree.get("env")
+    _fill_log_frequency(tree["meta"], env.get("max_frame") if isinstance(env, dict) else None)
     algorithm = agent.get("algorithm") if isinstance(agent, dict) else None
     name = algorithm.get("name") if isinstance(algorithm, dict) else None
     defaults = DEFAULTS.get(canonical_algorithm(name)) if isinstance(name, str) else None
@@ -136,6 +137,13 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         _fill_target(agent["net"], defaults.target)
     _fill_algorithm(algorithm, agent["memory"], env)
     return tree
+
+
+def _fill_log_frequency(meta: Any, max_frame: Any) -> None:
+    """A hundred rows of the curve, or a row every 10,000 frames."""
+    has_budget = isinstance(max_frame, int | float) and max_frame > 0
+    if isinstance(meta, dict) and meta.get("log_frequency") is None and has_budget:
+        meta["log_frequency"] = max(1, min(10_000, int(max_frame // 100)))
 
 
 def _for_images(defaults: Defaults) -> Defaults:

@@ -51,7 +51,11 @@ class MetaSpec(Block):
         default=1, description="Seeds of each trial."
     )
     max_trial: SmallCount | None = Field(default=None, description="Trials of a search.")
-    log_frequency: Count = Field(default=10_000, description="Frames between rows of the curve.")
+    log_frequency: Count = Field(
+        default=10_000,
+        description="Frames between rows of the curve; unless given a hundredth of env.max_frame, "
+        "at most 10,000.",
+    )
     eval_frequency: Count = Field(
         default=10_000, description="Frames between evals, with rigorous_eval."
     )

@@ -70,7 +70,9 @@ def test_algorithms_without_a_recurrent_form_say_which_have_one(
     recurrent_dqn: dict[str, Any], name: str
 ) -> None:
     recurrent_dqn["agent"]["algorithm"] = {"name": name, "gamma": 0.99, "training_frequency": 4}
-    assert f"agent.net.type: {name} learns from single transitions" in complaint(recurrent_dqn)
+    text = complaint(recurrent_dqn)
+    assert f"agent.net.type: does not go with agent.algorithm.name: {name}" in text
+    assert "PPO or DQN with RecurrentNet" in text
 
 
 @pytest.mark.parametrize(

@@ -332,12 +332,18 @@ def test_algorithms_without_a_critic_have_no_critic_net(dqn):
 
 def test_crossq_takes_its_own_critic_net_or_else_the_net(dqn):
     dqn["agent"]["algorithm"] = {"name": "CrossQ", "gamma": 0.99, "training_frequency": 1}
+    dqn["agent"]["net"]["batch_norm"] = True
     agent = spec_from_dict(dqn).agent
     assert agent.critic_net == agent.net
     dqn["agent"]["critic_net"] = {**dqn["agent"]["net"], "hid_layers": [512]}
     critic_net = spec_from_dict(dqn).agent.critic_net
     assert isinstance(critic_net, MLPNetSpec)
     assert critic_net.hid_layers == (512,)
+
+
+def test_crossq_without_any_batch_norm_in_its_critics_is_warned_about(dqn):
+    dqn["agent"]["algorithm"] = {"name": "CrossQ"}
+    assert "relies on batch normalisation" in warned(dqn)[1][-1]
 
 
 # How blocks must agree
