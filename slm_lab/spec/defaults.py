@@ -174,7 +174,7 @@ def _filled(block: Any, default: Tree, kind: str, needed: frozenset[str]) -> Any
 
 
 _SIZES = frozenset({"batch_size", "max_size"})
-_LAYERS = frozenset({"hid_layers", "hid_layers_activation"})
+_LAYERS = frozenset({"hid_layers", "hid_layers_activation", "normalize"})
 
 
 def _is_alike(kind: Any, default: str) -> bool:
