@@ -103,23 +103,21 @@ def _warn(problem: str) -> None:
 def compile_graph(
     function: TensorFunction, inputs: Sequence[Tensor], mode: CompileMode = "default"
 ) -> TensorFunction:
-    # Imported here: inductor costs a second that an eager run need not pay. Its own deprecations
-    # are none of the user's, and must not stop a run under `-W error`.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    # Warnings of torch's compiler are none of the user's, and must not stop a run under `-W error`.
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():
+        # Imported here: inductor costs a second that an eager run need not pay.
         from torch._inductor import list_mode_options
         from torch._inductor.compile_fx import compile_fx
         from torch.fx.experimental.proxy_tensor import make_fx
 
-    on_cpu = all(x.device.type == "cpu" for x in inputs)
-    options: dict[str, Any] = {
-        **list_mode_options(mode),
-        "cpp_wrapper": on_cpu,
-        # The vector instructions that the CPU reports can be compiled for: do not spend six
-        # seconds of a first run on trying it out.
-        "cpp.vec_isa_ok": True,
-    }
-    with torch.no_grad():
+        on_cpu = all(x.device.type == "cpu" for x in inputs)
+        options: dict[str, Any] = {
+            **list_mode_options(mode),
+            "cpp_wrapper": on_cpu,
+            # The vector instructions that the CPU reports can be compiled for: do not spend six
+            # seconds of a first run on trying it out.
+            "cpp.vec_isa_ok": True,
+        }
         graph = make_fx(function, decomposition_table=_FASTER, tracing_mode="fake")(*inputs)
         # Layouts of convolutions are chosen on the way through autograd.
         if on_cpu and not _has_convolution(graph):

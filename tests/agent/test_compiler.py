@@ -314,6 +314,19 @@ def test_a_mode_is_what_torch_compile_means_by_it(
     assert {key: value for key, value in asked.items() if value} == options
 
 
+def test_what_the_compiler_warns_of_does_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch._inductor import compile_fx
+
+    def warn(*_: Any, **__: Any) -> Any:
+        warnings.warn("some backend is skipped", stacklevel=1)  # an error, in these tests
+        return SimpleNamespace(current_callable=lambda inputs: double(*inputs))
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", warn)
+    assert compile_graph(double, [torch.ones(1)])(torch.ones(1))[0].item() == 2.0
+
+
 def test_a_step_that_changes_its_inputs_is_compiled_without_autograd(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
