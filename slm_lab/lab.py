@@ -21,7 +21,7 @@ from loguru import logger
 from slm_lab.analysis.evaluation import Evaluation, summarize, write_evaluation
 from slm_lab.analysis.experiment import SearchMetrics
 from slm_lab.analysis.tables import read_session
-from slm_lab.analysis.trial import TrialMetrics, analyze_trial
+from slm_lab.analysis.trial import TrialMetrics, analyze_ended_trial, analyze_trial
 from slm_lab.experiment.console import setup_logging
 from slm_lab.experiment.layout import TIMESTAMP, RunLayout, new_timestamp
 from slm_lab.experiment.local_sessions import available_cores
@@ -42,10 +42,11 @@ from slm_lab.experiment.wandb_sink import check_wandb
 from slm_lab.hub.remote import Remote
 from slm_lab.hub.sync import run_synced, upload_remote
 from slm_lab.live_graphs import live_graphs
+from slm_lab.runs.files import check_no_links
 from slm_lab.search import SearchFailed, SearchStopped, redo_tables, run_search
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.name import name_complaint
-from slm_lab.spec.run_folder import RunFolderError, check_links, spec_files
+from slm_lab.spec.run_folder import RunFolderError, spec_files
 from slm_lab.spec.trust import admit_modules
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
@@ -104,7 +105,7 @@ def run(
 
     timestamp = options.timestamp or new_timestamp()
     layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)
-    with locked(layout.run_lock(), f"run folder {layout.predir}"):
+    with locked(layout.run_lock(), f"run folder {layout.predir}", folder=layout.predir):
         _start_log(layout, options)
         for path in (layout.spec_path(), layout.trial_spec_path(0)):
             save_spec(spec, path, layout, 0, timestamp, options)
@@ -134,7 +135,7 @@ def _resume(spec: Spec, where: str, options: RunOptions, remote: Remote | None) 
             f"{layout.predir} cannot be written to. Make it writable, or copy it and resume that"
         )
         raise SpecError([Problem("MODE", f"{found}.")], "the command")
-    with locked(layout.run_lock(), f"run folder {layout.predir}"):
+    with locked(layout.run_lock(), f"run folder {layout.predir}", folder=layout.predir):
         _start_log(layout, options)
         return run_synced(remote, layout.predir, lambda: _go_on(spec, layout, options))
 
@@ -152,12 +153,14 @@ def _go_on(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
 def _start_log(layout: RunLayout, options: RunOptions) -> None:
     # The file keeps what tools look for, however quiet the screen shall be.
     file_level = "DEBUG" if options.log_level.upper() in ("TRACE", "DEBUG") else "INFO"
-    setup_logging(layout.log_path(0), file_level, stderr_level=options.log_level)
+    path, folder = layout.log_path(0), layout.predir
+    setup_logging(path, file_level, stderr_level=options.log_level, folder=folder)
 
 
 def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
     try:
-        with sitting(layout.trial_provenance(0), options.mode, available_cores()) as this:
+        record, folder = layout.trial_provenance(0), layout.predir
+        with sitting(record, options.mode, available_cores(), folder=folder) as this:
             with live_graphs(layout, trial=0):
                 end = run_sessions(spec, layout, trial=0, options=options)
             how = "stopped" if end.stopped_by else _failure_text(end.failed) or "finished"
@@ -182,7 +185,7 @@ def _conclude(spec: Spec, layout: RunLayout, options: RunOptions, end: TrialEnd)
         raise SessionsFailed(f"all sessions {_failure_text(end.failed)}. See {layout.log_dir()}")
     if end.stopped_by and not layout.sessions(0):
         raise RunStopped(end.stopped_by, None, layout.predir, resume)
-    metrics = analyze_trial(layout, 0, log_extra=options.log_extra, failed=end.failed)
+    metrics = analyze_ended_trial(layout, 0, log_extra=options.log_extra, failed=end.failed)
     if options.log_extra:
         for session, scalars in metrics.sessions.items():
             cells = "  ".join(f"{name}: {value:.4g}" for name, value in scalars.items())
@@ -240,7 +243,7 @@ def evaluate(
         "seed": seed,
     }
     try:
-        write_evaluation(evaluation, circumstances)
+        write_evaluation(evaluation, circumstances, folder=run.layout.predir)
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be written ({error.strerror}).") from None
     return evaluation
@@ -253,16 +256,16 @@ def analyze(folder: str | Path, *, log_extra: bool = False) -> list[TrialMetrics
     """
     predir = Path(folder)
     name, _ = spec_files(predir)
-    check_links(predir)
+    check_no_links(predir)
     layout = RunLayout(predir, name)
-    (predir / "graph").mkdir(exist_ok=True)
     trials = layout.trials() if (predir / "info").is_dir() else ()
     if not trials:
         expected = layout.session_csv(0, 0, "train").relative_to(predir)
         raise RunFolderError(f"{predir}: no session table in it, expected files such as {expected}")
     is_search = layout.journal_path().exists() or layout.trial_data_dict().exists()
     is_ours = layout.run_lock().exists()
-    with locked(layout.run_lock(), f"run folder {predir}") if is_ours else nullcontext():
+    lock = locked(layout.run_lock(), f"run folder {predir}", folder=predir)
+    with lock if is_ours else nullcontext():
         try:
             metrics = [
                 analyze_trial(layout, trial, log_extra=log_extra, html=not is_search)
@@ -313,7 +316,8 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
 
 
 def _has_rows(layout: RunLayout) -> bool:
-    tables = (read_session(layout.session_csv(0, s, "train")) for s in layout.sessions(0))
+    paths = (layout.session_csv(0, session, "train") for session in layout.sessions(0))
+    tables = (read_session(path, folder=layout.predir) for path in paths)
     return any(not table.empty for table in tables)
 
 

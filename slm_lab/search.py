@@ -23,7 +23,7 @@ from loguru import logger
 from slm_lab.analysis.experiment import SearchMetrics, TrialRow, write_experiment
 from slm_lab.analysis.metrics import TRIAL_SCALARS, random_baseline, save_random_baseline
 from slm_lab.analysis.sessions import measured_baselines
-from slm_lab.analysis.trial import TrialMetrics, analyze_trial
+from slm_lab.analysis.trial import TrialMetrics, analyze_ended_trial
 from slm_lab.experiment.console import setup_logging
 from slm_lab.experiment.layout import RunLayout, new_timestamp
 from slm_lab.experiment.local_sessions import available_cores
@@ -36,6 +36,7 @@ from slm_lab.experiment.search.plan import TRIALS_PER_DIMENSION, SearchPlan, pla
 from slm_lab.experiment.seeding import draw_seed, validation_seed
 from slm_lab.experiment.trial import stop_on_signals
 from slm_lab.hub.sync import run_synced, upload_remote
+from slm_lab.runs.files import make_folder, read_json, write_or_warn
 from slm_lab.spec import Problem, Spec, SpecError, SpecWarning, load_spec
 
 VALIDATION_SESSIONS = 4  # at least
@@ -78,7 +79,7 @@ def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> Sea
     if not where:
         layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)
         save_spec(spec, layout.spec_path(), layout, -1, timestamp, options)
-    with locked(layout.run_lock(), f"run folder {layout.predir}"):
+    with locked(layout.run_lock(), f"run folder {layout.predir}", folder=layout.predir):
         return run_synced(
             remote,
             layout.predir,
@@ -97,7 +98,7 @@ def _search(
 ) -> SearchMetrics:
     engine = _engine()
     _setup_logging(layout, options)
-    journal = Journal(layout.journal_path())
+    journal = Journal(layout.journal_path(), folder=layout.predir)
     desk = _Desk(spec, layout, journal, timestamp, options)
     done = f", {len(desk.ended())} of them done" if journal.records else ""
     logger.info(f"Searching {spec.name}: {plan.max_trial} trials{done}, output in {layout.predir}")
@@ -212,10 +213,16 @@ def redo_tables(layout: RunLayout) -> None:
     with warnings.catch_warnings(action="ignore", category=SpecWarning):
         spec = load_spec(layout.spec_path())
     if layout.journal_path().exists():
-        desk = _Desk(spec, layout, Journal(layout.journal_path()), "", RunOptions(mode="search"))
+        desk = _Desk(
+            spec,
+            layout,
+            Journal(layout.journal_path(), folder=layout.predir),
+            "",
+            RunOptions(mode="search"),
+        )
         rows = desk.rows()
     else:
-        rows = _saved_rows(json.loads(layout.trial_data_dict().read_text()))
+        rows = _saved_rows(read_json(layout.predir, layout.trial_data_dict()))
     plot_experiment(layout, spec, write_experiment(layout, rows))
 
 
@@ -247,7 +254,7 @@ class _Desk:
 
     def __post_init__(self) -> None:
         if self.layout.validation_path().exists():
-            content = json.loads(self.layout.validation_path().read_text())
+            content = read_json(self.layout.predir, self.layout.validation_path())
             self.validated = {
                 int(trial): entry["total_reward_ma"] for trial, entry in content.items()
             }
@@ -259,7 +266,7 @@ class _Desk:
     def trial_ended(self, record: TrialRecord) -> None:
         if self.layout.sessions(record.trial):
             try:
-                analyze_trial(
+                analyze_ended_trial(
                     self.layout, record.trial, log_extra=self.options.log_extra, html=False
                 )
             except ValueError as error:  # a table that its trial had no time to begin
@@ -277,7 +284,10 @@ class _Desk:
         ]
 
     def write_table(self) -> None:
-        write_experiment(self.layout, self.rows())
+        try:
+            write_experiment(self.layout, self.rows())
+        except OSError as error:
+            self._warn(error)
 
     def finish(self, train: Train) -> None:
         """What is left to do when all trials have ended."""
@@ -318,7 +328,16 @@ class _Desk:
         # matplotlib, only where something is drawn
         from slm_lab.analysis.experiment_plot import plot_experiment
 
-        plot_experiment(self.layout, self.spec, write_experiment(self.layout, self.rows()))
+        try:
+            plot_experiment(self.layout, self.spec, write_experiment(self.layout, self.rows()))
+        except OSError as error:
+            self._warn(error)
+
+    def _warn(self, error: OSError) -> None:
+        """A full disk costs tables and graphs, never the search: the journal has it all."""
+        predir = self.layout.predir
+        fix = f"Once there is space: slm-lab retro {predir}"
+        logger.warning(f"{error.filename or predir}: not written ({error.strerror}). {fix}")
 
     def _best(self) -> TrialRecord | None:
         """By its validated score where there is one: that is what it does when it is run again."""
@@ -334,15 +353,16 @@ class _Desk:
             # Without the search's seed: whoever runs it again gets a fresh one.
             tree = self.spec.with_values({**best.values, "meta.random_seed": None}).to_dict()
             tree = {"name": self.spec.name, **tree}
-            self.layout.best_spec_path().write_text(json.dumps(tree, indent=2) + "\n")
+            text = json.dumps(tree, indent=2) + "\n"
+            write_or_warn(self.layout.predir, self.layout.best_spec_path(), text)
 
     def _validate(self, record: TrialRecord, train: Train) -> None:
         """Train a trial's spec again, with seeds that the search has not seen."""
         folder = self.layout.validation_dir()
-        folder.mkdir(exist_ok=True)
+        make_folder(self.layout.predir, folder)
         known = measured_baselines(self.layout.predir)
         if known.exists():
-            shutil.copyfile(known, folder / known.name)
+            write_or_warn(self.layout.predir, folder / known.name, known.read_bytes())
         assert self.spec.meta.random_seed is not None
         values = {
             **record.values,
@@ -358,14 +378,14 @@ class _Desk:
         _setup_logging(self.layout, self.options)  # the training had the log for itself
         self.validated[record.trial] = metrics.total_reward_ma
         path = self.layout.validation_path()
-        content = json.loads(path.read_text()) if path.exists() else {}
+        content = read_json(self.layout.predir, path) if path.exists() else {}
         content[str(record.trial)] = {
             "total_reward_ma": metrics.total_reward_ma,
             "sessions": {s: values["total_reward_ma"] for s, values in metrics.sessions.items()},
             "search_score": record.score,
             "predir": metrics.predir.relative_to(self.layout.predir).as_posix(),
         }
-        path.write_text(json.dumps(content, indent=2) + "\n")
+        write_or_warn(self.layout.predir, path, json.dumps(content, indent=2) + "\n")
         logger.info(
             f"Trial {record.trial}: search score {record.score:.2f}, validated "
             f"{metrics.total_reward_ma:.2f} over {len(metrics.sessions)} sessions"
@@ -436,7 +456,8 @@ def _floor(spec: Spec, data_dir: Path) -> float:
 
 def _setup_logging(layout: RunLayout, options: RunOptions) -> None:
     level = "DEBUG" if options.log_level.upper() in ("TRACE", "DEBUG") else "INFO"
-    setup_logging(layout.log_path(), level, stderr_level=options.log_level)
+    path, folder = layout.log_path(), layout.predir
+    setup_logging(path, level, stderr_level=options.log_level, folder=folder)
 
 
 def _names(folder: Path, spec_name: str) -> bool:

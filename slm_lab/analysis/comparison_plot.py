@@ -19,6 +19,7 @@ from slm_lab.analysis.plot import DPI, Line, dress, plot_lines, save
 from slm_lab.analysis.robust import FEWEST_FOR_INTERVAL, performance_profile, profile_band
 from slm_lab.analysis.saved_trial import SavedTrial
 from slm_lab.analysis.style import GREY, LineStyle, legend_rank, line_styles
+from slm_lab.runs.files import write_atomic
 from slm_lab.spec.run_folder import RunFolderError
 
 PROFILE_POINTS = 401
@@ -128,7 +129,7 @@ def plot_comparison(found: Sequence[EnvComparison], output: Path, *, title: str)
         del paths["improvement"]
     numbers = stem.with_name(f"{stem.name}_compare.json")
     content = [comparison.to_json() for comparison in found]
-    numbers.write_text(json.dumps(content, indent=2) + "\n")
+    write_atomic(output, numbers, json.dumps(content, indent=2) + "\n")
     return [*paths.values(), numbers]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slm_lab.analysis.bootstrap import mean_interval
+from slm_lab.runs.files import write_atomic
 
 Interval = tuple[float, float]
 
@@ -78,7 +79,10 @@ def summarize(returns: Mapping[int, Sequence[float]], *, path: Path, seed: int =
     )
 
 
-def write_evaluation(evaluation: Evaluation, circumstances: Mapping[str, object]) -> None:
-    evaluation.path.parent.mkdir(exist_ok=True)
+def write_evaluation(
+    evaluation: Evaluation, circumstances: Mapping[str, object], *, folder: Path | None = None
+) -> None:
+    """Write it to its path in the run folder, which is by default the one above the file's."""
     content = {**circumstances, **evaluation.to_json()}
-    evaluation.path.write_text(json.dumps(content, indent=2) + "\n")
+    path = evaluation.path
+    write_atomic(folder or path.parents[1], path, json.dumps(content, indent=2) + "\n")

@@ -8,7 +8,6 @@ score, of the same spec trained again with fresh seeds, stands beside it where t
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from slm_lab.analysis.metrics import TRIAL_SCALARS
+from slm_lab.runs.files import read_json, write_atomic
 from slm_lab.spec import Spec, split_search_key
 
 Mode = Literal["train", "eval"]
@@ -27,6 +27,8 @@ _STATUSES = ("completed", "stopped", "diverged", "failed")
 class SearchPaths(Protocol):
     """The paths of a search; `experiment.layout.RunLayout` provides them."""
 
+    @property
+    def predir(self) -> Path: ...
     @property
     def name(self) -> str: ...
     def sessions(self, trial: int) -> tuple[int, ...]: ...
@@ -128,7 +130,7 @@ def experiment_table(paths: SearchPaths, rows: Sequence[TrialRow]) -> pd.DataFra
         {
             "trial": row.trial,
             **{key: row.values.get(key) for key in keys},
-            **_trial_scalars(paths.trial_metrics_scalar(row.trial)),
+            **_trial_scalars(paths, row.trial),
             "score": row.score,
             "status": row.status,
             **({"validated_total_reward_ma": row.validated} if validated else {}),
@@ -144,15 +146,11 @@ def experiment_table(paths: SearchPaths, rows: Sequence[TrialRow]) -> pd.DataFra
 def write_experiment(paths: SearchPaths, rows: Sequence[TrialRow]) -> pd.DataFrame:
     """Write the table of trials, as CSV and JSON; cheap enough for after every trial."""
     table = experiment_table(paths, rows)
-    beside = paths.experiment_csv().with_suffix(".tmp")
-    table.to_csv(beside, index=False)
-    beside.replace(paths.experiment_csv())
-    shutil.copyfile(paths.experiment_csv(), paths.experiment_csv_copy())
-    content = {
-        str(row.trial): {**row.values, **_trial_scalars(paths.trial_metrics_scalar(row.trial))}
-        for row in rows
-    }
-    paths.trial_data_dict().write_text(json.dumps(content, indent=2) + "\n")
+    text = table.to_csv(index=False)
+    for path in (paths.experiment_csv(), paths.experiment_csv_copy()):
+        write_atomic(paths.predir, path, text)
+    content = {str(row.trial): {**row.values, **_trial_scalars(paths, row.trial)} for row in rows}
+    write_atomic(paths.predir, paths.trial_data_dict(), json.dumps(content, indent=2) + "\n")
     return table
 
 
@@ -182,8 +180,7 @@ def _explained(values: pd.Series, rank: np.ndarray, is_choice: bool) -> float:
     return float(max(0.0, 1.0 - (left / free) / (total / (len(rank) - 1))))
 
 
-def _trial_scalars(path: Path) -> dict[str, float]:
-    if not path.exists():
-        return dict.fromkeys(TRIAL_SCALARS, float("nan"))
-    found: dict[str, float] = json.loads(path.read_text())
+def _trial_scalars(paths: SearchPaths, trial: int) -> dict[str, float]:
+    path = paths.trial_metrics_scalar(trial)
+    found: dict[str, float] = read_json(paths.predir, path) if path.exists() else {}
     return {name: found.get(name, float("nan")) for name in TRIAL_SCALARS}

@@ -39,6 +39,7 @@ from slm_lab.analysis.page import (
 from slm_lab.analysis.plot import copy_graph, dress, new_graph, save
 from slm_lab.analysis.style import MEAN_COLOR, SCORE_COLORS, SESSION_COLOR
 from slm_lab.analysis.tables import read_session
+from slm_lab.runs.files import make_folder
 from slm_lab.spec import Spec
 
 SCORE_LABEL = "score (total_reward_ma)"
@@ -55,6 +56,7 @@ def plot_experiment(paths: SearchPaths, spec: Spec, table: pd.DataFrame) -> None
     if table.empty:
         return
     share = importance(table, axes)
+    make_folder(paths.predir, paths.experiment_graph().parent)  # and refuse a link there
     plot_scatter(table, axes, paths.experiment_graph(), title=title)
     plot_parallel(table, axes, paths.experiment_graph("parallel"), title=title)
     plot_importance(share, paths.experiment_graph("importance"), title=title)
@@ -301,7 +303,8 @@ def _colors(table: pd.DataFrame) -> np.ndarray:
 
 def _read_trial(paths: SearchPaths, trial: int) -> Trial:
     """The tables of its sessions; none for a trial that never reached a checkpoint."""
-    tables = (read_session(paths.session_csv(trial, s, "train")) for s in paths.sessions(trial))
+    files = (paths.session_csv(trial, session, "train") for session in paths.sessions(trial))
+    tables = (read_session(file, folder=paths.predir) for file in files)
     return [table for table in tables if not table.empty]
 
 

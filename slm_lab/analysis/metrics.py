@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
+
+from slm_lab.runs.files import read_json, write_or_warn
 
 Series = NDArray[np.float64]
 
@@ -249,13 +252,13 @@ def random_baseline(env_name: str, measured: Path | None = None) -> float | None
     return None
 
 
-def save_random_baseline(path: Path, env_name: str, mean: float, std: float) -> None:
-    """Add an env to a file of measured baselines."""
+def save_random_baseline(path: Path, env_name: str, mean: float, std: float) -> bool:
+    """Add an env to a file of measured baselines; False, and a warning, if it cannot be written."""
     table = {**_read_baselines(path), env_name: {"mean": mean, "std": std}}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".tmp")
-    beside.write_text(json.dumps(table, indent=2, sort_keys=True) + "\n")
-    beside.replace(path)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(table, indent=2, sort_keys=True) + "\n"
+    return write_or_warn(path.parent, path, text)
 
 
 Baselines = dict[str, dict[str, float] | None]
@@ -267,10 +270,7 @@ def _shipped_baselines() -> Baselines:
 
 
 def _read_baselines(path: Path) -> Baselines:
-    if not path.exists():
-        return {}
-    baselines: Baselines = json.loads(path.read_text())
-    return baselines
+    return read_json(path.parent, path) if path.exists() else {}
 
 
 def _efficiency(strength: Series, cost: ArrayLike) -> float:

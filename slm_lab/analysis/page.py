@@ -15,7 +15,6 @@ import itertools
 import json
 import math
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ import pandas as pd
 
 from slm_lab.analysis.curves import mean_and_std
 from slm_lab.analysis.style import MEAN_COLOR, PALETTE
+from slm_lab.runs.files import check_place, write_atomic
 
 PLOTLY_JS = "plotly.min.js"
 MAX_POINTS = 1_000  # of a line; a screen has no more
@@ -55,9 +55,7 @@ def write_page(path: Path, title: str, panels: Sequence[Panel], *, home: Path) -
     provide_plotly(home)
     script = Path(os.path.relpath(home / PLOTLY_JS, path.parent)).as_posix()
     text = page_html(title, panels, f'<script src="{html.escape(script)}"></script>')
-    beside = path.with_name(f".{path.name}.tmp")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
+    write_atomic(path.parent, path, text)
 
 
 def page_html(title: str, panels: Sequence[Panel], plotly: str) -> str:
@@ -88,13 +86,14 @@ def provide_plotly(home: Path) -> None:
     beside = home / f".{PLOTLY_JS}.tmp"
     beside.unlink(missing_ok=True)  # of a process that was killed; it may be a link
     neighbour = next(home.resolve().parent.glob(f"*/{PLOTLY_JS}"), None)
+    check_place(home, there)
     try:
         if neighbour is None or not filecmp.cmp(neighbour, installed, shallow=False):
             raise OSError
-        os.link(neighbour, beside)
+        os.link(neighbour, beside, follow_symlinks=False)
+        beside.replace(there)
     except OSError:  # none, another version, or a disk without links
-        shutil.copyfile(installed, beside)
-    beside.replace(there)
+        write_atomic(home, there, installed.read_bytes())
 
 
 def plotly_js() -> Path:

@@ -3,7 +3,6 @@ looks while it is redrawn sees the old graph or the new one."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from matplotlib.ticker import EngFormatter
 
 from slm_lab.analysis.curves import FRAMES, XAxis, curve, mean_and_std, return_label
 from slm_lab.analysis.style import GREY, MEAN_COLOR, SESSION_COLOR, LineStyle
+from slm_lab.runs.files import read_bytes, replacing, write_atomic
 
 SIZE = (8.0, 5.0)
 DPI = 100
@@ -149,15 +149,13 @@ def dress(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    beside = path.with_name(f".{path.name}.tmp")
-    figure.savefig(beside, format="png", pil_kwargs={"compress_level": PNG_EFFORT})
-    beside.replace(path)
+    """Write a graph; whoever draws into a run folder has made the graph's folder there."""
+    with replacing(path.parent, path) as file:
+        figure.savefig(file, format="png", pil_kwargs={"compress_level": PNG_EFFORT})
 
 
 def copy_graph(source: Path, path: Path) -> None:
-    beside = path.with_name(f".{path.name}.tmp")
-    shutil.copyfile(source, beside)
-    beside.replace(path)
+    write_atomic(path.parent, path, read_bytes(source.parent, source))
 
 
 def _band(

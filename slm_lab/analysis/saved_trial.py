@@ -7,7 +7,6 @@ followed, sizes are bounded.
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,18 +19,12 @@ import pandas as pd
 from slm_lab.analysis.metrics import random_baseline
 from slm_lab.analysis.sessions import measured_baselines
 from slm_lab.analysis.style import algorithm_label
+from slm_lab.runs.files import MAX_TABLE_BYTES, read_bytes, read_json
+from slm_lab.runs.saved_spec import read_spec_tree
 from slm_lab.spec.catalog import target_score
 from slm_lab.spec.error import nearest
-from slm_lab.spec.run_folder import (
-    RunFolderError,
-    inside,
-    listed,
-    read_bounded,
-    read_spec_tree,
-    spec_files,
-)
+from slm_lab.spec.run_folder import RunFolderError, listed, spec_files
 
-MAX_BYTES = 200_000_000
 NEEDED = ("frame", "total_reward")
 
 
@@ -117,7 +110,7 @@ def _sessions(folder: Path, unit: str) -> dict[int, pd.DataFrame]:
 
 
 def _read_table(folder: Path, path: Path) -> pd.DataFrame:
-    data = _read(folder, path)
+    data = read_bytes(folder, path, MAX_TABLE_BYTES)
     whole_rows = data[: data.rfind(b"\n") + 1]  # a crash may have cut the last one short
     try:
         table = pd.read_csv(io.BytesIO(whole_rows)).apply(pd.to_numeric).astype("float64")
@@ -131,11 +124,11 @@ def _from_trial_metrics(folder: Path, path: Path) -> dict[int, pd.DataFrame]:
     if not path.exists():
         return {}
     try:
-        local = json.loads(_read(folder, path))["local"]
+        local = read_json(folder, path, MAX_TABLE_BYTES)["local"]
         frames = np.asarray(local["frames"], dtype=np.float64)
         steps = np.asarray(local.get("opt_steps", []), dtype=np.float64)
         returns = [np.asarray(series, dtype=np.float64) for series in local["mean_returns"]]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunFolderError(f"{path}: not a metrics file ({error!r:.200})") from None
     sessions = {}
     for index, series in enumerate(returns):
@@ -153,16 +146,6 @@ def _checked(table: pd.DataFrame, path: Path) -> pd.DataFrame:
         raise RunFolderError(f"{path}: lacks the column {', '.join(missing)}")
     table = table[table["frame"].notna()]
     return table.sort_values("frame", kind="stable").drop_duplicates("frame", keep="last")
-
-
-def _read(folder: Path, path: Path) -> bytes:
-    try:
-        data = read_bounded(inside(folder, path), MAX_BYTES + 1)
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(data) > MAX_BYTES:
-        raise RunFolderError(f"{path}: larger than {MAX_BYTES:,} bytes, which no results are")
-    return data
 
 
 def _first(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:

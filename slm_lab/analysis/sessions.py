@@ -12,7 +12,8 @@ from loguru import logger
 
 from slm_lab.analysis.metrics import SessionMetrics, random_baseline, session_metrics
 from slm_lab.analysis.tables import read_session
-from slm_lab.spec.run_folder import read_spec_tree, spec_files
+from slm_lab.runs.saved_spec import read_spec_tree
+from slm_lab.spec.run_folder import RunFolderError, spec_files
 
 Mode = Literal["train", "eval"]
 
@@ -68,8 +69,11 @@ def measured_baselines(predir: Path) -> Path:
 def _random_mean(predir: Path, trial: int) -> float:
     specs = spec_files(predir)[1]
     spec_path = specs.get(trial) or specs.get(None) or next(iter(specs.values()))
-    env = read_spec_tree(predir, spec_path)["env"]
-    env_name = (env[0] if isinstance(env, list) else env)["name"]  # a list in SLM Lab v4
+    try:
+        env = read_spec_tree(predir, spec_path)["env"]
+        env_name = str((env[0] if isinstance(env, list) else env)["name"])  # a list in SLM Lab v4
+    except (KeyError, TypeError, IndexError):
+        raise RunFolderError(f"{spec_path}: names no env, expected `env.name`.") from None
     random_mean = random_baseline(env_name, measured_baselines(predir))
     if random_mean is None:
         logger.warning(
@@ -81,13 +85,14 @@ def _random_mean(predir: Path, trial: int) -> float:
 
 
 def _read(paths: RunPaths, trial: int, session: int, random_mean: float) -> Session:
-    train = read_session(paths.session_csv(trial, session, "train"))
+    folder = paths.predir
+    train = read_session(paths.session_csv(trial, session, "train"), folder=folder)
     eval_path = paths.session_csv(trial, session, "eval")
     # The eval table is written last: a session that was killed has none, and its training table
     # stands in.
     tables: dict[Mode, pd.DataFrame] = {
         "train": train,
-        "eval": read_session(eval_path) if eval_path.exists() else train,
+        "eval": read_session(eval_path, folder=folder) if eval_path.exists() else train,
     }
     metrics = {mode: session_metrics(table, random_mean) for mode, table in tables.items()}
     return Session(session, tables, metrics)

@@ -7,16 +7,25 @@ from pathlib import Path
 
 import pandas as pd
 
+from slm_lab.runs.files import MAX_TABLE_BYTES, read_text
+from slm_lab.spec.run_folder import RunFolderError
+
 CLOCK_COLUMNS = ("fps", "wall_t")
 
 
-def read_session(path: Path) -> pd.DataFrame:
-    """Read a session CSV as float64; a row that a crash cut short is left out."""
-    text = path.read_text()
+def read_session(path: Path, *, folder: Path | None = None) -> pd.DataFrame:
+    """Read a session CSV as float64; a row that a crash cut short is left out.
+
+    `folder` is the run folder, by default that of the file.
+    """
+    text = read_text(folder or path.parent, path, MAX_TABLE_BYTES)
     whole_rows = text[: text.rfind("\n") + 1]
     if not whole_rows:
         raise ValueError(f"{path}: no complete line, expected a session table with a header")
-    return pd.read_csv(StringIO(whole_rows)).astype("float64")
+    try:
+        return pd.read_csv(StringIO(whole_rows)).astype("float64")
+    except (ValueError, TypeError) as error:  # a ParserError is a ValueError
+        raise RunFolderError(f"{path}: not a session table ({error!s:.200})") from None
 
 
 def drop_clock(table: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from loguru import logger
 
 from slm_lab.analysis.metrics import TRIAL_SCALARS, TrialStatistics, trial_metrics
 from slm_lab.analysis.sessions import RunPaths, Session, read_sessions
+from slm_lab.runs.files import write_atomic
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def analyze_trial(
         _write_metrics(paths, trial, sessions, statistics)
         draw_trial(paths, trial, sessions, log_extra=log_extra, html=html)
         # Last: where it is, everything else is.
-        shutil.copyfile(paths.trial_metrics_scalar(trial), paths.trial_metrics_scalar_copy(trial))
+        _write_json(paths, paths.trial_metrics_scalar_copy(trial), dict(statistics.scalar))
     return TrialMetrics(
         **statistics.scalar,
         sessions={session.index: session.metrics["eval"].scalar for session in sessions},
@@ -100,21 +100,44 @@ def analyze_trial(
     )
 
 
+def analyze_ended_trial(
+    paths: RunPaths,
+    trial: int,
+    *,
+    log_extra: bool = False,
+    html: bool = True,
+    failed: Mapping[int, str] | None = None,
+) -> TrialMetrics:
+    """`analyze_trial` of a trial that has just ended: its score must not be lost to a full disk."""
+    try:
+        return analyze_trial(paths, trial, log_extra=log_extra, html=html, failed=failed)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        logger.warning(
+            f"{error.filename or paths.predir}: not written ({error.strerror or error}). Metrics "
+            f"and graphs of trial {trial} are incomplete; once there is space: "
+            f"slm-lab retro {paths.predir}"
+        )
+        return analyze_trial(paths, trial, html=html, write=False, failed=failed)
+
+
 def _write_metrics(
     paths: RunPaths, trial: int, sessions: Sequence[Session], statistics: TrialStatistics
 ) -> None:
     for session in sessions:
         for mode, metrics in session.metrics.items():
-            _write_json(paths.session_metrics(trial, session.index, mode), metrics.to_json())
+            path = paths.session_metrics(trial, session.index, mode)
+            _write_json(paths, path, metrics.to_json())
             scalar_path = paths.session_metrics_scalar(trial, session.index, mode)
-            _write_json(scalar_path, dict(metrics.scalar))
-    _write_json(paths.trial_metrics(trial), statistics.to_json())
-    _write_json(paths.trial_metrics_scalar(trial), dict(statistics.scalar))
+            _write_json(paths, scalar_path, dict(metrics.scalar))
+    _write_json(paths, paths.trial_metrics(trial), statistics.to_json())
+    _write_json(paths, paths.trial_metrics_scalar(trial), dict(statistics.scalar))
 
 
-def _write_json(path: Path, content: object) -> None:
+def _write_json(paths: RunPaths, path: Path, content: object) -> None:
     # NaN becomes the bare token NaN, which is not strict JSON but what readers of these files know.
-    path.write_text(json.dumps(content) + "\n")
+    write_atomic(paths.predir, path, json.dumps(content) + "\n")
 
 
 def _format_value(key: str, value: float) -> str:

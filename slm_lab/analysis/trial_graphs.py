@@ -12,6 +12,7 @@ from slm_lab.analysis.metrics import Series, consistencies, moving_average
 from slm_lab.analysis.page import Panel, View, curves_view, write_page
 from slm_lab.analysis.plot import copy_graph, plot_curves, plot_session, plot_trial
 from slm_lab.analysis.sessions import Mode, RunPaths, Session
+from slm_lab.runs.files import make_folder
 
 RETURNS = (("mean_returns", False), ("mean_returns_ma", True))
 OPTIONAL_GRAPHS = ("loss", "explore_var", "entropy")  # drawn where the column exists
@@ -36,6 +37,7 @@ def draw_trial(
 
     Without `html` there are no pages, and PNG against frames alone.
     """
+    make_folder(paths.predir, paths.trial_graph(trial, "").parent)  # and refuse a link there
     for session in sessions:
         _draw_session(paths, trial, session, log_extra=log_extra)
         if html:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +19,7 @@ from slm_lab.experiment.provenance import read_sittings
 from slm_lab.experiment.resume import spec_differences, unfinished_sessions
 from slm_lab.experiment.saved_run import SavedRun, open_run
 from slm_lab.lab import evaluate
+from slm_lab.runs.files import read_json
 
 EPISODES = 100
 EVALUATION_SEED = 0
@@ -94,7 +94,8 @@ def gather(run: SavedRun, row: Row) -> Kept:
 
 def _thinned_curve(layout: RunLayout, metrics: TrialMetrics) -> pd.DataFrame:
     """The moving average of each session, at no more than so many frames, the last one included."""
-    tables = {i: read_session(layout.session_csv(0, i, "eval")) for i in metrics.sessions}
+    paths = {i: layout.session_csv(0, i, "eval") for i in metrics.sessions}
+    tables = {i: read_session(path, folder=layout.predir) for i, path in paths.items()}
     joined = pd.concat(
         {f"session_{i}": curve(table, smooth=True) for i, table in tables.items()}, axis=1
     ).sort_index()
@@ -110,18 +111,18 @@ def _evaluated(run: SavedRun) -> Evaluated:
     asked["seed"] = EVALUATION_SEED
     trained = run.layout.trial_metrics(0)
     is_newer = path.is_file() and path.stat().st_mtime >= trained.stat().st_mtime
-    played = json.loads(path.read_text()) if is_newer else {}
+    played = read_json(run.layout.predir, path) if is_newer else {}
     if any(played.get(key) != value for key, value in asked.items()):
         evaluate(run.layout.predir, trial=0, episodes=EPISODES, best=False, seed=EVALUATION_SEED)
-        played = json.loads(path.read_text())
+        played = read_json(run.layout.predir, path)
     sessions = {int(i): score["mean"] for i, score in played["sessions"].items()}
     return Evaluated.model_validate({**asked, "mean": played["mean"], "sessions": sessions})
 
 
 def _provenance(run: SavedRun) -> Provenance:
-    sittings = read_sittings(run.layout.trial_provenance(0))
+    sittings = read_sittings(run.layout.trial_provenance(0), folder=run.layout.predir)
     if not sittings:  # a run of before sittings were kept: its spec knows the commit
-        meta = json.loads(run.layout.trial_spec_path(0).read_text())["meta"]
+        meta = read_json(run.layout.predir, run.layout.trial_spec_path(0))["meta"]
         return Provenance(
             mode="train",
             git_shas=(meta.get("git_sha"),),

@@ -106,7 +106,7 @@ def _unfinished(layout: RunLayout, row: Row) -> list[str]:
     settings, problems = row.settings, []
     for session in range(settings.max_session):
         try:
-            table = read_session(layout.session_csv(0, session, "train"))
+            table = read_session(layout.session_csv(0, session, "train"), folder=layout.predir)
             frame = int(table["frame"].max())
         except (OSError, ValueError, KeyError):  # no such table, or one without rows
             frame = 0

@@ -61,7 +61,7 @@ def row_state(row: Row, results_dir: Path, data_dir: Path) -> RowState:
     spec = row.spec()
     runs = list(_runs(spec, candidates))
     for layout in runs:
-        if is_held(layout.run_lock(), lock_holders()):
+        if is_held(layout.run_lock(), lock_holders(), folder=layout.predir):
             progress = _progress(spec, layout)
             return RowState(row, Standing.running, kept, layout.predir, progress)
     if kept is not None and not spec_differences(spec, kept.spec):
@@ -82,7 +82,7 @@ def _standing(spec: Spec, layout: RunLayout) -> tuple[Standing, str]:
             return Standing.failed, f"session {session} diverged"
     if not left and layout.trial_metrics(0).exists():
         return Standing.trained, ""
-    sittings = read_sittings(layout.trial_provenance(0))
+    sittings = read_sittings(layout.trial_provenance(0), folder=layout.predir)
     if sittings and sittings[-1].end.startswith("failed"):
         return Standing.failed, sittings[-1].end.removeprefix("failed: ")
     return Standing.interrupted, ""
@@ -114,7 +114,7 @@ def _progress(spec: Spec, layout: RunLayout) -> float:
     frames = 0.0
     for session in layout.sessions(0):
         try:
-            table = read_session(layout.session_csv(0, session, "train"))
+            table = read_session(layout.session_csv(0, session, "train"), folder=layout.predir)
         except ValueError:  # not a row yet
             continue
         frames += 0.0 if table.empty else float(table["frame"].iloc[-1])

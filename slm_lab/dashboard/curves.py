@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from slm_lab.analysis.tables import read_session
 from slm_lab.experiment.run_catalog import RunSummary, session_indices
-from slm_lab.experiment.saved_run import RunFolderError, inside
 
 Axis = Literal["frame", "wall_t", "opt_step"]
 AXES: tuple[Axis, ...] = ("frame", "wall_t", "opt_step")
@@ -124,15 +123,15 @@ class CurveStore:
 
     def _read(self, folder: Path, path: Path) -> Columns:
         try:
-            status = inside(folder, path).stat()
-        except (OSError, RunFolderError):
+            status = path.stat()
+        except OSError:
             return {}
         stamp = (status.st_mtime_ns, status.st_size)
         with self._lock:
             known = self._tables.get(path)
         if known and known[0] == stamp:
             return known[1]
-        columns = _read_columns(path) if status.st_size <= MAX_TABLE_BYTES else {}
+        columns = _read_columns(folder, path) if status.st_size <= MAX_TABLE_BYTES else {}
         with self._lock:
             self._tables[path] = (stamp, columns)
             while len(self._tables) > self._most_tables:
@@ -140,9 +139,9 @@ class CurveStore:
         return columns
 
 
-def _read_columns(path: Path) -> Columns:
+def _read_columns(folder: Path, path: Path) -> Columns:
     try:
-        table = read_session(path)
-    except (OSError, ValueError):  # gone meanwhile, half written, or no table at all
+        table = read_session(path, folder=folder)
+    except ValueError:  # gone meanwhile, half written, or no table at all
         return {}
     return {str(name): table[name].to_numpy() for name in table.columns}

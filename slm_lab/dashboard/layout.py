@@ -292,7 +292,7 @@ BENCHMARK_COLUMNS: list[dict[str, Any]] = [
 
 
 def shown_runs(
-    runs: Sequence[RunSummary], selected: Sequence[str], before: Mapping[str, Any]
+    runs: Sequence[RunSummary], selected: Sequence[str], places_before: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Which runs the panels show, how fresh they are, and their places in the palette.
 
@@ -305,7 +305,7 @@ def shown_runs(
     return {
         "keys": keys,
         "stamps": [[by_key[key].updated, by_key[key].status] for key in keys],
-        "places": panels.places(before.get("places", {}), keys[:MOST_RUNS], MOST_RUNS),
+        "places": panels.places(places_before, keys[:MOST_RUNS], MOST_RUNS),
     }
 
 

@@ -6,9 +6,9 @@ light or dark happen in the browser (assets/page.js).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dash import ClientsideFunction, Dash, Input, Output, State, html, no_update
 
@@ -48,8 +48,8 @@ def build_app(
 
 
 def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
-    def runs_of(shown: Mapping[str, Any]) -> list[RunSummary]:
-        found = (catalog.get(str(key)) for key in shown["keys"])
+    def runs_of(shown: object) -> list[RunSummary]:
+        found = (catalog.get(str(key)) for key in _part(shown, "keys", list))
         return [run for run in found if run is not None]
 
     @app.callback(  # type: ignore[untyped-decorator]
@@ -67,11 +67,13 @@ def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
         prevent_initial_call=True,
     )
     def look_again(
-        _: int, selected: list[dict[str, Any]] | None, version: int, before: dict[str, Any]
+        _: int, selected: object, version: int, before: dict[str, Any] | None
     ) -> tuple[Any, ...]:
         """News of the data folder, if there are any, and of the runs that are shown."""
         runs = catalog.scan()
-        shown = shown_runs(runs, [str(row.get("key")) for row in selected or []], before)
+        rows = selected if isinstance(selected, list) else []
+        keys = [str(row.get("key")) for row in rows if isinstance(row, dict)]
+        shown = shown_runs(runs, keys, _part(before, "places", dict))
         if catalog.version == version:
             news: tuple[Any, ...] = (no_update,) * 6
         else:
@@ -96,14 +98,14 @@ def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
         Input("theme", "data"),
     )
     def draw(
-        shown: dict[str, Any], y: str, x: str, with_sessions: list[str], theme: str | None
+        shown: object, y: object, x: object, with_sessions: object, theme: object
     ) -> tuple[Any, ...]:
-        if theme not in THEMES or x not in AXES:
+        if not (isinstance(theme, str) and theme in THEMES and isinstance(y, str) and x in AXES):
             return no_update, no_update, no_update
         runs = runs_of(shown)[:MOST_RUNS]
         axis = next(name for name in AXES if name == x)
         traces = [
-            Trace(name, store.curve(run, y, axis), shown["places"].get(run.key, 0))
+            Trace(name, store.curve(run, y, axis), _place(shown, run.key))
             for name, run in zip(panels.short_names(runs), runs, strict=True)
         ]
         drawn = [trace for trace in traces if not trace.curve.is_empty]
@@ -135,7 +137,7 @@ def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
         Input("all-keys", "value"),
     )
     def show_panel(
-        tab: str, shown: dict[str, Any], log_name: str | None, all_keys: list[str]
+        tab: object, shown: object, log_name: object, all_keys: object
     ) -> tuple[Any, ...]:
         runs = runs_of(shown)
         styles = tuple(SHOW if tab == name else HIDE for name in ("curves", "log", "spec"))
@@ -183,9 +185,22 @@ def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
         app.clientside_callback(ClientsideFunction("page", name), output, inputs)
 
 
-def _graph_note(
-    shown: Mapping[str, Any], runs: Sequence[RunSummary], drawn: Sequence[Trace]
-) -> str:
+T = TypeVar("T", list[Any], dict[str, Any])
+
+
+def _part(value: object, name: str, kind: type[T]) -> T:
+    """A part of what the page remembers; empty where a request sends anything else."""
+    part = value.get(name) if isinstance(value, dict) else None
+    return part if isinstance(part, kind) else kind()
+
+
+def _place(shown: object, key: str) -> int:
+    """The run's place in the palette."""
+    place = _part(shown, "places", dict).get(key)
+    return place if isinstance(place, int) and 0 <= place < MOST_RUNS else 0
+
+
+def _graph_note(shown: object, runs: Sequence[RunSummary], drawn: Sequence[Trace]) -> str:
     if not runs:
         return ""
     if not drawn:
@@ -196,6 +211,7 @@ def _graph_note(
         notes.append(f"{runs[0].key}{best}.")
     if any(len(trace.curve.sessions) > 1 for trace in drawn):
         notes.append("Mean over sessions, band of one standard deviation.")
-    if len(shown["keys"]) > MOST_RUNS:
-        notes.append(f"The first {MOST_RUNS} of {len(shown['keys'])} selected runs.")
+    count = len(_part(shown, "keys", list))
+    if count > MOST_RUNS:
+        notes.append(f"The first {MOST_RUNS} of {count} selected runs.")
     return " ".join(notes)

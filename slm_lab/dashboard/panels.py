@@ -302,6 +302,6 @@ def same_target(runs: Sequence[RunSummary]) -> float | None:
 
 def places(previous: Mapping[str, int], keys: Sequence[str], most: int) -> dict[str, int]:
     """Each run's place in the palette: kept for as long as it is shown, else the first free one."""
-    kept = {key: previous[key] for key in keys if key in previous}
+    kept = {key: previous[key] for key in keys if isinstance(previous.get(key), int)}
     free = iter(sorted(set(range(most)) - set(kept.values())))
     return {key: kept[key] if key in kept else next(free, 0) for key in keys}

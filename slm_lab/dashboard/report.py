@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import html
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,8 @@ from slm_lab.dashboard.run_files import (
     videos,
 )
 from slm_lab.experiment.run_catalog import RunSummary, read_run
+from slm_lab.runs.files import read_bytes, write_atomic
+from slm_lab.spec.run_folder import RunFolderError
 
 MOST_TRIALS_DRAWN = 8
 MOST_VIDEO_BYTES = 30_000_000  # of all videos: a file that can still be mailed
@@ -43,10 +44,8 @@ def write_report(folder: str | Path, out: Path | None = None) -> Path:
     run = read_run(folder)
     path = out or run.folder / f"{run.name}_report.html"
     text = report_page(run)
-    beside = path.with_name(f"{path.name}.tmp")
     try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
+        write_atomic(path.parent, path, text)
     except OSError as error:
         raise ReportError(f"-o: {path} cannot be written ({error.strerror}).") from None
     return path
@@ -191,13 +190,19 @@ def _profile(run: RunSummary) -> str:
 def _videos(run: RunSummary) -> str:
     parts, room = [], MOST_VIDEO_BYTES
     for path in videos(run):
-        name, size = _safe(path.name), path.stat().st_size
+        name, size = _safe(path.name), path.lstat().st_size
         if size > room:
             parts.append(f"<p class='quiet'>{name} is too large to be put in ({size:,} bytes).</p>")
             continue
-        room -= size
+        try:
+            content = read_bytes(run.folder, path, room)
+        except RunFolderError as error:
+            reason = str(error).removeprefix(f"{path}: ")
+            parts.append(f"<p class='quiet'>{name} is not put in: {_safe(reason)}</p>")
+            continue
+        room -= len(content)
         kind = VIDEO_TYPES[path.suffix]
-        source = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+        source = f"data:{kind};base64,{base64.b64encode(content).decode()}"
         player = (
             f"<img src='{source}' alt='{name}'>"
             if kind.startswith("image/")

@@ -14,11 +14,12 @@ from slm_lab.experiment.run_catalog import (
     RunSummary,
     read_json,
     read_spec_tree,
+    real,
     search_records,
     session_indices,
     tail,
 )
-from slm_lab.experiment.saved_run import RunFolderError, inside
+from slm_lab.runs.files import plain_files
 
 PHASES = ("env", "act", "learn", "other")
 VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
@@ -114,9 +115,9 @@ def operators(run: RunSummary, most: int = 15) -> list[tuple[str, float]]:
     content = read_json(run.folder / "profiler" / "profiler_summary.json", run.folder)
     rows = content.get("operators")
     named = [
-        (str(row.get("name"))[:LONGEST_VALUE], float(row["self_cpu_us"]))
+        (str(row.get("name"))[:LONGEST_VALUE], number)
         for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, dict) and isinstance(row.get("self_cpu_us"), int | float)
+        if isinstance(row, dict) and (number := real(row.get("self_cpu_us"))) is not None
     ]
     return sorted(named, key=lambda row: -row[1])[:most]
 
@@ -145,9 +146,8 @@ def versions(run: RunSummary) -> dict[str, str]:
     for session in session_indices(run.layout, run.trial):
         for kind in ("last", "last-1"):
             try:
-                return dict(
-                    read_manifest(run.layout.checkpoint_dir(run.trial, session) / kind).versions
-                )
+                checkpoint = run.layout.checkpoint_dir(run.trial, session) / kind
+                return dict(read_manifest(checkpoint, run_dir=run.folder).versions)
             except CheckpointError:
                 continue
     return {}
@@ -155,15 +155,7 @@ def versions(run: RunSummary) -> dict[str, str]:
 
 def _files(folder: Path, where: Path, endings: tuple[str, ...]) -> list[Path]:
     """Plain files of a folder inside the run; a link in it, or that it is, may lead anywhere."""
-    try:
-        inside(folder, where)
-        return sorted(
-            path
-            for path in where.iterdir()
-            if path.suffix in endings and path.is_file() and not path.is_symlink()
-        )
-    except (OSError, RunFolderError):
-        return []
+    return [path for path in plain_files(folder, where) if path.suffix in endings]
 
 
 def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -181,7 +173,7 @@ def _shown(value: object) -> str:
 
 def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
     return {
-        str(name): float(value)
+        str(name): number
         for name, value in content.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if (number := real(value, finite=False)) is not None
     }

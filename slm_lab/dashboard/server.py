@@ -40,6 +40,7 @@ RULES = frozenset(
 METHODS = frozenset({"GET", "HEAD", "POST"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 MOST_REQUEST_BYTES = 4_000_000
+IDLE_SECONDS = 60.0  # the page asks every two seconds; a connection that does not is closed
 
 
 class DashboardError(ValueError):
@@ -95,6 +96,7 @@ def is_loopback(host: str) -> bool:
 
 class _QuietHandler(WSGIRequestHandler):  # type: ignore[misc]
     protocol_version = "HTTP/1.1"  # one connection for many requests
+    timeout = IDLE_SECONDS  # each holds a thread
 
     def log_request(self, *_: object) -> None:
         """A page that asks every two seconds would fill the terminal."""
@@ -112,12 +114,23 @@ def _guard(server: Flask, host: str) -> None:
             abort(405)
         if request.url_rule is not None and request.url_rule.rule not in RULES:
             abort(404)
+        is_callback = request.path == "/_dash-update-component" and request.method == "POST"
+        if is_callback and not _is_well_formed(request.get_json(silent=True)):
+            abort(400, "This is no request of the page.")
 
     def no_such_script(_: DependencyException) -> tuple[str, int]:
         return "Not found", 404
 
     server.before_request(refuse_strangers)
     server.register_error_handler(DependencyException, no_such_script)
+
+
+def _is_well_formed(body: object) -> bool:
+    """Whether a body names inputs and states as Dash does; it takes that for granted."""
+    return isinstance(body, dict) and all(
+        isinstance(items, list) and all(isinstance(item, dict) for item in items)
+        for items in (body.get("inputs"), body.get("state", []))
+    )
 
 
 def _host_name(host: str) -> str:

@@ -44,6 +44,7 @@ from slm_lab.experiment.manifest import (
 )
 from slm_lab.experiment.provenance import versions
 from slm_lab.experiment.rotation import link, rotate, sync_folder
+from slm_lab.runs.files import make_folder
 
 Slot = Literal["last", "best"]
 STATE, TENSORS = "state.json", "tensors.safetensors"
@@ -52,10 +53,13 @@ MAX_CHUNK_BYTES = 64_000_000
 
 
 class CheckpointStore:
-    """The checkpoints of one session."""
+    """The checkpoints of one session; `run_dir` is the run folder that they are in."""
 
-    def __init__(self, folder: Path, session: str, spec_sha256: str) -> None:
+    def __init__(
+        self, folder: Path, session: str, spec_sha256: str, *, run_dir: Path | None = None
+    ) -> None:
         self.folder = folder
+        self._run_dir = run_dir or folder.parent
         self._session = session
         self._spec_sha256 = spec_sha256
 
@@ -73,8 +77,10 @@ class CheckpointStore:
         """
         newest, beside = self.folder / slot, self.folder / f"{slot}.writing"
         try:
+            self._run_dir.mkdir(parents=True, exist_ok=True)
+            make_folder(self._run_dir, self.folder)  # refuses a link on the way
             shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir(parents=True)
+            beside.mkdir()
             # Only what is pushed out may lend its chunks; without a newest the one before stays.
             older = self.folder / f"{slot}-1" if newest.exists() else None
             files = write_state(beside, state, base=older)

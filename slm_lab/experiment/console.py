@@ -11,17 +11,19 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from loguru import logger
 from rich import progress as bar
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
+
+from slm_lab.runs.files import open_for_append
 
 if TYPE_CHECKING:
     from loguru import Message
@@ -45,20 +47,63 @@ class Progress:
     profile: str = ""
 
 
-def setup_logging(log_path: Path, level: str = "INFO", *, stderr_level: str | None = None) -> None:
+class LogFile:
+    """A log file of a run folder, as a sink of loguru; a full disk is told once, on stderr."""
+
+    def __init__(self, path: Path, folder: Path | None = None) -> None:
+        self._path = path
+        self._is_lost = False
+        folder = folder or path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._file: IO[bytes] | None = open_for_append(folder, path)
+        except OSError as error:
+            self._file = None
+            self._tell(error)
+
+    def write(self, message: str) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(message.encode(errors="backslashreplace"))
+            self._file.flush()
+            self._is_lost = False
+        except OSError as error:
+            self._tell(error)
+
+    def stop(self) -> None:
+        """Called by loguru when the sink is removed."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+
+    def _tell(self, error: OSError) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            sys.stderr.write(f"{self._path}: log lines are lost ({error.strerror})\n")
+
+
+def setup_logging(
+    log_path: Path,
+    level: str = "INFO",
+    *,
+    stderr_level: str | None = None,
+    folder: Path | None = None,
+) -> None:
     """Send this process's log to its unit's file, and to stderr from `stderr_level` (= `level`).
 
     A session whose trial owns the screen gives "WARNING", so that its checkpoints stay in its file.
     """
+    log_file = LogFile(log_path, folder)
     logger.remove()
-    logger.add(log_path, format=LOG_FORMAT, level=level.upper())
+    logger.add(log_file, format=LOG_FORMAT, level=level.upper())
     logger.add(_write_stderr, format=LOG_FORMAT, level=(stderr_level or level).upper())
 
 
 @contextmanager
-def session_log(log_path: Path) -> Iterator[None]:
+def session_log(log_path: Path, folder: Path | None = None) -> Iterator[None]:
     """A log file for a session that shares the process, and so the log, of its trial."""
-    handler = logger.add(log_path, format=LOG_FORMAT, level="DEBUG")
+    handler = logger.add(LogFile(log_path, folder), format=LOG_FORMAT, level="DEBUG")
     try:
         yield
     finally:

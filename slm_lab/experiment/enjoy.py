@@ -49,7 +49,9 @@ def enjoy(
         if is_watched:
             fps = render_fps(run.spec.env)
         if video is not None:
-            camera = stack.enter_context(Video(video, fps))
+            predir = run.layout.predir
+            folder = predir if video.is_relative_to(predir) else None
+            camera = stack.enter_context(Video(video, fps, folder=folder))
             watchers.append(lambda: camera.add(_picture(env)))
         if render:
             viewer = Viewer(env, run.spec.name)

@@ -18,21 +18,25 @@ from tensorboard.summary.writer.record_writer import (  # type: ignore[import-un
     RecordWriter,
 )
 
+from slm_lab.runs.files import open_for_append
+
 _number = count()
 
 
 class EventFile:
-    """Events are on disk when `add` returns."""
+    """Events are on disk when `add` returns; `begin` comes first. `folder` is in `run_dir`."""
 
-    def __init__(self, folder: Path, suffix: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: Path, suffix: str, run_dir: Path) -> None:
+        self._run_dir = run_dir
         writer = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_number)}"
         self._path = folder / f"events.out.tfevents.{writer}.{suffix}"
+
+    def begin(self) -> None:
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def add(self, frame: int, values: list[Summary.Value]) -> None:
         self._write(Event(wall_time=time.time(), step=frame, summary=Summary(value=values)))
 
     def _write(self, event: Event) -> None:
-        with self._path.open("ab") as file:
+        with open_for_append(self._run_dir, self._path) as file:
             RecordWriter(file).write(event.SerializeToString())

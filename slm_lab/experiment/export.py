@@ -42,6 +42,7 @@ from slm_lab.env.space import (
 from slm_lab.env.vector import VectorEnv
 from slm_lab.experiment.saved_agent import load_session
 from slm_lab.experiment.saved_run import RunFolderError, SavedRun
+from slm_lab.runs.files import check_place
 from slm_lab.spec import RecurrentNetSpec
 from slm_lab.types import on_host
 
@@ -86,7 +87,10 @@ def export_policy(
         env.close()
     beside = path.with_name(f".{path.name}.part{SUFFIXES[format]}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if out is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        for place in (path, beside):
+            check_place(path.parent if out is not None else run.layout.predir, place)
         beside.touch()
     except OSError as error:
         raise ExportError(

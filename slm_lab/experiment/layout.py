@@ -15,6 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
+from slm_lab.runs.files import make_folder
+from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.spec.run_places import FOLDERS as FOLDERS
 from slm_lab.spec.run_places import TIMESTAMP as TIMESTAMP
 
@@ -34,16 +36,22 @@ class RunLayout:
     def create(cls, name: str, ts: str, root: str | Path = "data") -> RunLayout:
         """Claim a fresh run folder; a second run in the same second gets the suffix `_02`."""
         root = Path(root)
-        root.mkdir(parents=True, exist_ok=True)
-        for attempt in count(1):
-            predir = root / (f"{name}_{ts}" if attempt == 1 else f"{name}_{ts}_{attempt:02d}")
-            try:
-                predir.mkdir()  # exclusive: of two processes that race, one gets the error
-            except FileExistsError:
-                continue
-            break
-        for folder in FOLDERS:
-            (predir / folder).mkdir()
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            for attempt in count(1):
+                predir = root / (f"{name}_{ts}" if attempt == 1 else f"{name}_{ts}_{attempt:02d}")
+                try:
+                    predir.mkdir()  # exclusive: of two processes that race, one gets the error
+                except FileExistsError:
+                    continue
+                break
+            for folder in FOLDERS:
+                (predir / folder).mkdir()
+        except OSError as error:
+            raise RunFolderError(
+                f"{error.filename or root}: cannot be made ({error.strerror}). Start the run in a "
+                "folder that can be written to, on a disk with space."
+            ) from None
         return cls(predir, name)
 
     @classmethod
@@ -57,7 +65,7 @@ class RunLayout:
                 "Give the folder that a run printed as `Output:`, such as data/NAME_TIMESTAMP."
             )
         for folder in FOLDERS:
-            (predir / folder).mkdir(exist_ok=True)
+            make_folder(predir, predir / folder)
         # The run's own spec is {name}_spec.json and a trial's is {name}_t0_spec.json; a trial's
         # alone also tells the name.
         return cls(predir, re.sub(r"_t\d+$", "", min(names, key=len)))

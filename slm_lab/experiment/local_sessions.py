@@ -47,7 +47,7 @@ def run_here(
 ) -> Iterator[SessionEnd]:
     """In this process: the only session of a trial needs none of its own."""
     for session in sessions:
-        with session_log(job.layout.log_path(job.trial, session)):
+        with session_log(job.layout.log_path(job.trial, session), job.layout.predir):
             end = run_session(job, session, display.update, stop)
         display.finish(session, end.last_words())
         yield end
@@ -170,7 +170,8 @@ def _session_process(
             to_trial.send(progress)
 
     stderr_level = "DEBUG" if job.options.log_level.upper() == "DEBUG" else "WARNING"
-    setup_logging(job.layout.log_path(job.trial, session), "DEBUG", stderr_level=stderr_level)
+    log_path, folder = job.layout.log_path(job.trial, session), job.layout.predir
+    setup_logging(log_path, "DEBUG", stderr_level=stderr_level, folder=folder)
     end = run_session(job, session, report, stop, shared)
     with suppress(OSError):
         to_trial.send(end)

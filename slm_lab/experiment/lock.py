@@ -18,17 +18,27 @@ from pathlib import Path
 
 from loguru import logger
 
+from slm_lab.runs.files import open_for_locking, read_json
+
+MAX_OWNER_BYTES = 1_000
+
 
 class LockedError(ValueError):
     """Another process works on the folder."""
 
 
 @contextmanager
-def locked(path: Path, what: str, *, patience: float = 0.0) -> Iterator[None]:
-    """Hold the lock `path`; `what` it protects is named in the error, after `patience` seconds."""
+def locked(
+    path: Path, what: str, *, folder: Path | None = None, patience: float = 0.0
+) -> Iterator[None]:
+    """Hold the lock `path`; `what` it protects is named in the error, after `patience` seconds.
+
+    Below `folder`, by default the lock's own, a link is refused with a RunFolderError.
+    """
+    folder = folder or path.parent
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = open_for_locking(folder, path)
     except OSError as error:
         # A folder nobody can write to needs no lock: nothing in it can be lost.
         logger.warning(f"{path}: no lock could be taken ({error.strerror})")
@@ -65,12 +75,22 @@ def lock_holders() -> frozenset[int] | None:
     return frozenset(int(f[4]) for f in fields if len(f) > 4 and f[1] == "FLOCK")
 
 
-def is_held(path: Path, holders: frozenset[int] | None) -> bool | None:
+def is_held(
+    path: Path, holders: frozenset[int] | None, *, folder: Path | None = None
+) -> bool | None:
     """Whether a process holds the lock, without touching it; None if it is on another machine."""
     try:
-        owner = json.loads(path.read_text())
+        if not os.lstat(path).st_size:  # let go of: asked of every run, at every look
+            return False
+        owner = read_json(folder or path.parent, path, MAX_OWNER_BYTES)
         pid, host = int(owner["pid"]), str(owner["host"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        OverflowError,
+    ):  # no such file, or not a lock of ours
         return False
     if host != socket.gethostname():
         return None
@@ -105,7 +125,7 @@ def _acquire(descriptor: int, path: Path, what: str, patience: float) -> None:
 
 def _owner(path: Path) -> str:
     try:
-        owner = json.loads(path.read_text())
+        owner = read_json(path.parent, path, MAX_OWNER_BYTES)
         return f"process {int(owner['pid'])} on {owner['host']!s:.80}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return "another process"

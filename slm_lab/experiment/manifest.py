@@ -16,6 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slm_lab.runs.files import open_for_reading, read_bytes
+from slm_lab.spec.run_folder import RunFolderError
+
 SCHEMA = 1
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 4_000_000
@@ -59,18 +62,20 @@ class Manifest:
         return sealed({"schema": SCHEMA, **asdict(self)})
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path, *, run_dir: Path | None = None) -> Manifest:
     """The manifest of a checkpoint, whose files are all there and have the sizes it says.
 
-    Their checksums are left to `check_file`: reading them all takes a while.
+    Their checksums are left to `check_file`: reading them all takes a while. `run_dir` is the run
+    folder that the checkpoint is in, where that is known.
     """
     path = folder / MANIFEST
-    size = _regular_size(path)
-    if size > MAX_MANIFEST_BYTES:
-        raise CheckpointError(path, f"{size:,} bytes are too many for a manifest")
     try:
-        content = unsealed(path.read_bytes())
-    except (OSError, ValueError) as error:
+        data = read_bytes(run_dir or folder, path, MAX_MANIFEST_BYTES)
+    except RunFolderError as error:
+        raise CheckpointError(path, str(error).removeprefix(f"{path}: ")) from None
+    try:
+        content = unsealed(data)
+    except ValueError as error:
         raise CheckpointError(path, f"is damaged ({error!s:.100})") from None
     if content.get("schema") != SCHEMA:
         found = f"found schema {content.get('schema')!r:.20}, this version reads {SCHEMA}"
@@ -87,10 +92,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 def check_file(path: Path, entry: FileEntry) -> None:
     try:
-        with path.open("rb") as file:
+        with open_for_reading(path.parent, path) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise CheckpointError(path, f"cannot be read ({error.strerror})") from None
+    except RunFolderError as error:
+        raise CheckpointError(path, str(error).removeprefix(f"{path}: ")) from None
     if digest != entry.sha256:
         raise CheckpointError(path, "is damaged (its checksum does not match)")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import zipfile
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from loguru import logger
@@ -13,9 +14,11 @@ from torch import Tensor, nn
 
 from slm_lab.agent.agent import Agent
 from slm_lab.experiment.layout import RunLayout
-from slm_lab.experiment.saved_run import RunFolderError
+from slm_lab.runs.files import open_for_reading, replacing
+from slm_lab.spec.run_folder import RunFolderError
 
 StateDicts = dict[str, dict[str, Any]]  # file stem ("net_model") -> state dict
+READ_BYTES = 1 << 20
 
 
 def snapshot(agent: Agent) -> StateDicts:
@@ -47,16 +50,15 @@ def save_models(
 
     A kill between two renames mixes two sets, until a resume writes all of them again.
     """
-    paths = {}
-    for stem, state in states.items():
-        net, _, kind = stem.rpartition("_")
-        path = layout.model_path(
-            trial, session, net, "model" if kind == "model" else "optim", best=best
-        )
-        paths[path.with_suffix(".tmp")] = path
-        torch.save(state, path.with_suffix(".tmp"))
-    for beside, path in paths.items():
-        os.replace(beside, path)
+    with ExitStack() as beside:
+        for stem, state in states.items():
+            net, _, kind = stem.rpartition("_")
+            path = layout.model_path(
+                trial, session, net, "model" if kind == "model" else "optim", best=best
+            )
+            file = beside.enter_context(replacing(layout.predir, path))
+            torch.save(state, file)
+            file.flush()
 
 
 def warn_of_unmoved_parameters(agent: Agent, before: StateDicts) -> None:
@@ -68,20 +70,23 @@ def warn_of_unmoved_parameters(agent: Agent, before: StateDicts) -> None:
             logger.warning(f"{name}: the first updates did not move {', '.join(unmoved)}")
 
 
-def load_model(path: Path) -> dict[str, Tensor]:
+def load_model(path: Path, *, folder: Path | None = None) -> dict[str, Tensor]:
     """A saved state dict, whoever saved it: plain finite tensors by name, or a RunFolderError.
 
     Nothing in the file is executed, and reading takes no more memory than the file has bytes.
+    `folder` is the run folder, by default that of the file.
     """
-    _check_archive(path)
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged or hostile pickle raises nearly anything
-        reason = str(error).strip().partition("\n")[0][:200]
-        raise RunFolderError(
-            f"{path}: refused by torch's weights-only reader, which takes plain tensors and runs "
-            f"no code ({type(error).__name__}: {reason}). Expected a state dict."
-        ) from None
+    with open_for_reading(folder or path.parent, path) as file:
+        _check_archive(path, file)
+        file.seek(0)
+        try:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # a damaged or hostile pickle raises nearly anything
+            reason = str(error).strip().partition("\n")[0][:200]
+            raise RunFolderError(
+                f"{path}: refused by torch's weights-only reader, which takes plain tensors and "
+                f"runs no code ({type(error).__name__}: {reason}). Expected a state dict."
+            ) from None
     if not isinstance(state, dict):
         raise RunFolderError(f"{path}: holds a {type(state).__name__}, expected a state dict.")
     for name, tensor in state.items():
@@ -109,18 +114,26 @@ def _is_plain(value: object) -> bool:
     )
 
 
-def _check_archive(path: Path) -> None:
-    """torch saves an uncompressed zip; a compressed one could unfold into any size."""
+def _check_archive(path: Path, file: IO[bytes]) -> None:
+    """Refuse what torch.save did not write, or what has changed since.
+
+    torch saves an uncompressed zip; a compressed one could unfold into any size. torch's reader
+    ignores the checksums in it, so that a flipped bit would load as other weights.
+    """
     try:
-        size = path.stat().st_size
-        with zipfile.ZipFile(path) as archive:
+        size = file.seek(0, os.SEEK_END)
+        with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
-    except FileNotFoundError:
-        raise RunFolderError(f"{path}: no such file.") from None
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
+            if sum(entry.file_size for entry in entries) > size:
+                raise RunFolderError(f"{path}: would unfold to more than its own size. Not loaded.")
+            for entry in entries:
+                with archive.open(entry) as member:
+                    while member.read(READ_BYTES):  # the end compares the checksum
+                        pass
+    except RunFolderError:
+        raise
+    except Exception as error:  # a damaged zip raises nearly anything
         raise RunFolderError(
-            f"{path}: cannot be read as a file of torch.save ({error}). It may be damaged, or only "
-            "partly downloaded."
+            f"{path}: cannot be read as a file of torch.save ({error!s:.200}). It is damaged, or "
+            "only partly downloaded: copy it again, or use another session's."
         ) from None
-    if sum(entry.file_size for entry in entries) > size:
-        raise RunFolderError(f"{path}: would unfold to more than its own size. Not loaded.")

@@ -17,6 +17,7 @@ import torch
 from loguru import logger
 
 from slm_lab.experiment.loop import Profile
+from slm_lab.runs.files import check_place, make_folder, write_or_warn
 
 SKIP_STEPS = int(os.environ.get("PROF_SKIP", 500))
 ACTIVE_STEPS = int(os.environ.get("PROF_ACTIVE", 20))
@@ -29,8 +30,8 @@ class OperatorProfiler:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._operators: list[dict[str, Any]] = []
-        (folder / "profiler").mkdir(exist_ok=True)
-        (folder / "traces").mkdir(exist_ok=True)
+        make_folder(folder, folder / "profiler")
+        make_folder(folder, folder / "traces")
         self._profiler = torch.profiler.profile(
             schedule=torch.profiler.schedule(
                 wait=max(SKIP_STEPS - 1, 0), warmup=1, active=ACTIVE_STEPS, repeat=1
@@ -56,11 +57,14 @@ class OperatorProfiler:
             "operators": self._operators,
         }
         folder = self._folder / "profiler"
-        (folder / "profiler_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-        (folder / "profiling_dashboard.html").write_text(_dashboard(summary))
+        text = json.dumps(summary, indent=2) + "\n"
+        write_or_warn(self._folder, folder / "profiler_summary.json", text)
+        write_or_warn(self._folder, folder / "profiling_dashboard.html", _dashboard(summary))
 
     def _keep(self, profiler: torch.profiler.profile) -> None:
-        profiler.export_chrome_trace(str(self._folder / "traces" / "trace.json"))
+        trace = self._folder / "traces" / "trace.json"
+        check_place(self._folder, trace)
+        profiler.export_chrome_trace(str(trace))
         averages = sorted(profiler.key_averages(), key=lambda e: -e.self_cpu_time_total)
         self._operators = [
             {"name": e.key, "calls": e.count, "self_cpu_us": e.self_cpu_time_total}

@@ -19,11 +19,14 @@ from typing import Any
 
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.options import RunOptions
+from slm_lab.runs.files import read_json, write_atomic
 from slm_lab.spec import Spec
+from slm_lab.spec.run_folder import RunFolderError
 
 PACKAGES = ("slm-lab", "torch", "numpy", "gymnasium")
 ENV_PACKAGES = ("envpool", "mujoco", "ale-py", "Box2D")
 PACKAGE_FOLDER = "slm_lab"
+MAX_RECORD_BYTES = 1_000_000
 
 
 def save_spec(
@@ -41,9 +44,13 @@ def save_spec(
         "git_sha": git_sha(),
         "predir": layout.predir.as_posix(),
     }
-    beside = path.with_suffix(".tmp")
-    beside.write_text(json.dumps(tree, indent=2) + "\n")
-    beside.replace(path)
+    try:
+        write_atomic(layout.predir, path, json.dumps(tree, indent=2) + "\n")
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: cannot be written ({error.strerror}). A run needs a folder that can be "
+            "written to, on a disk with space."
+        ) from None
 
 
 @dataclass(slots=True)
@@ -68,8 +75,12 @@ class Sitting:
 
 
 @contextmanager
-def sitting(path: Path, mode: str, cores: int) -> Iterator[Sitting]:
-    """Keep a sitting on record in `path`, beside those before it; the caller says how it ends."""
+def sitting(path: Path, mode: str, cores: int, *, folder: Path | None = None) -> Iterator[Sitting]:
+    """Keep a sitting on record in `path`, beside those before it; the caller says how it ends.
+
+    `folder` is the run folder, by default that of the file.
+    """
+    folder = folder or path.parent
     this = Sitting(
         mode=mode,
         git_sha=git_sha(),
@@ -79,33 +90,32 @@ def sitting(path: Path, mode: str, cores: int) -> Iterator[Sitting]:
         machine=platform.machine(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    before = read_sittings(path)
-    _write_sittings(path, [*before, this])
+    before = read_sittings(path, folder=folder)
+    _write_sittings(folder, path, [*before, this])
     start, cpu_start = time.monotonic(), _cpu_seconds()
     try:
         yield this
     finally:
         this.seconds = round(time.monotonic() - start, 1)
         this.cpu_seconds = round(_cpu_seconds() - cpu_start, 1)
-        _write_sittings(path, [*before, this])
+        _write_sittings(folder, path, [*before, this])
 
 
-def read_sittings(path: Path) -> list[Sitting]:
+def read_sittings(path: Path, *, folder: Path | None = None) -> list[Sitting]:
     """Those on record; none where the file is missing or not ours."""
     try:
-        entries: list[dict[str, Any]] = json.loads(path.read_text())["sittings"]
+        content = read_json(folder or path.parent, path, MAX_RECORD_BYTES)
+        entries: list[dict[str, Any]] = content["sittings"]
         known = {each.name for each in fields(Sitting)}
         return [Sitting(**{k: v for k, v in entry.items() if k in known}) for entry in entries]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return []
 
 
-def _write_sittings(path: Path, sittings: list[Sitting]) -> None:
+def _write_sittings(folder: Path, path: Path, sittings: list[Sitting]) -> None:
     text = json.dumps({"sittings": [asdict(each) for each in sittings]}, indent=2)
-    beside = path.with_suffix(".tmp")
     with suppress(OSError):  # a full disk costs the record, never the run
-        beside.write_text(text + "\n")
-        beside.replace(path)
+        write_atomic(folder, path, text + "\n")
 
 
 def _cpu_seconds() -> float:

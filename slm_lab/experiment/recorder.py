@@ -6,8 +6,6 @@ Nothing happens between two calls of `record`, so recording costs the training l
 from __future__ import annotations
 
 import math
-import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,6 +20,14 @@ from tensorboard.compat.proto.summary_pb2 import (  # type: ignore[import-untype
 
 from slm_lab.experiment.event_file import EventFile
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.runs.files import (
+    MAX_TABLE_BYTES,
+    open_for_append,
+    read_bytes,
+    replacing,
+    write_or_warn,
+)
+from slm_lab.spec.run_folder import RunFolderError
 
 BASE_COLUMNS = (
     "total_reward",
@@ -63,11 +69,13 @@ class Recorder:
     ) -> None:
         self._sink = sink
         self._unit = f"trial{trial}_session{session}"
-        self._train = _Table(layout.session_csv(trial, session, "train"))
-        self._eval = _Table(layout.session_csv(trial, session, "eval"))
+        self._folder = layout.predir
+        self._train = _Table(layout.session_csv(trial, session, "train"), layout.predir)
+        self._eval = _Table(layout.session_csv(trial, session, "eval"), layout.predir)
         self._log_dir = layout.log_dir()
         self._events_are_lost = False
-        self._events = EventFile(self._log_dir, layout.session_name(trial, session))
+        self._events = EventFile(self._log_dir, layout.session_name(trial, session), layout.predir)
+        self._tell_tensorboard(self._events.begin)
 
     def record(self, row: Mapping[str, float], details: Mapping[str, float] | None = None) -> bool:
         """Add a training checkpoint; True if its moving average is the best so far, or equals it.
@@ -117,11 +125,11 @@ class Recorder:
         if self._eval.rows:
             return self._eval.finish() and is_written
         try:
-            shutil.copyfile(self._train.path, self._eval.path)
-        except OSError as error:
-            logger.warning(f"{self._eval.path}: not written ({error.strerror})")
+            content = read_bytes(self._folder, self._train.path, MAX_TABLE_BYTES)
+        except RunFolderError as error:  # it could not be written either
+            logger.warning(f"{self._eval.path}: not written ({error})")
             return False
-        return is_written
+        return write_or_warn(self._folder, self._eval.path, content) and is_written
 
     def close(self) -> None:
         """Let go of the sink; TensorBoard's file is complete after every row."""
@@ -174,8 +182,9 @@ class _Table:
     later in the file agree to the last bit.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, folder: Path) -> None:
         self.path = path
+        self._folder = folder
         self.rows: list[Row] = []
         self.bests: list[float] = []  # the highest moving average up to each row
         self._columns: tuple[str, ...] = BASE_COLUMNS
@@ -244,8 +253,8 @@ class _Table:
             if whole:
                 self._rewrite()
             else:
-                with self.path.open("a") as file:
-                    file.write(self._line(row))
+                with open_for_append(self._folder, self.path) as file:
+                    file.write(self._line(row).encode())
             self._is_behind = False
         except OSError as error:
             self._is_behind = True
@@ -253,11 +262,9 @@ class _Table:
 
     def _rewrite(self) -> None:
         """Replace the whole file at once; a crash leaves the old one or the new one."""
-        beside = self.path.with_suffix(".csv.tmp")
-        with beside.open("w") as file:
-            file.write(",".join(self._columns) + "\n")
-            file.writelines(self._line(row) for row in self.rows)
-        os.replace(beside, self.path)
+        with replacing(self._folder, self.path) as file:
+            file.write((",".join(self._columns) + "\n").encode())
+            file.writelines(self._line(row).encode() for row in self.rows)
 
     def _line(self, row: Row) -> str:
         return ",".join(_spell(name, row.get(name, math.nan)) for name in self._columns) + "\n"

@@ -13,6 +13,7 @@ from typing import Any
 from slm_lab.experiment.layout import TIMESTAMP, RunLayout
 from slm_lab.experiment.manifest import CheckpointError, read_manifest
 from slm_lab.experiment.provenance import read_sittings
+from slm_lab.runs.files import check_no_links
 from slm_lab.spec import Problem, Spec, SpecError, load_saved_spec
 from slm_lab.spec.trust import trusted_modules
 
@@ -54,9 +55,11 @@ def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
 def check_same_experiment(spec: Spec, layout: RunLayout, trial: int | None) -> Spec:
     """The spec that the folder's run was started with, which `spec` must not differ from.
 
-    A seed that the run drew for itself counts as the one that was meant. Without a trial the whole
-    run is meant: a search. It has no modules imported but those that `spec` may.
+    A folder with a link in it is refused first: the run would write through it. A seed that the run
+    drew for itself counts as the one that was meant. Without a trial the whole run is meant: a
+    search. It has no modules imported but those that `spec` may.
     """
+    check_no_links(layout.predir)
     path = layout.spec_path() if trial is None else layout.trial_spec_path(trial)
     saved = load_saved_spec(path, layout.name, trust=trusted_modules(spec))
     if spec.meta.random_seed is None:
@@ -102,7 +105,7 @@ def was_killed(layout: RunLayout, trial: int) -> bool:
 
     Its record says how that work ended, and is completed last of all.
     """
-    sittings = read_sittings(layout.trial_provenance(trial))
+    sittings = read_sittings(layout.trial_provenance(trial), folder=layout.predir)
     return bool(sittings) and sittings[-1].end == "died"
 
 
@@ -119,7 +122,7 @@ def is_finished(layout: RunLayout, trial: int, session: int) -> bool:
     for checkpoint in (folder / "last", folder / "last-1"):
         try:
             if checkpoint.exists():
-                return read_manifest(checkpoint).finished
+                return read_manifest(checkpoint, run_dir=layout.predir).finished
         except CheckpointError:  # the session says so when it falls back
             continue
     return False

@@ -7,7 +7,6 @@ never trusted with a path, and a link that leads out of the data folder is not f
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -19,19 +18,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.layout import FOLDERS, RunLayout
 from slm_lab.experiment.lock import is_held, lock_holders
 from slm_lab.experiment.resume import is_finished, was_killed
-from slm_lab.experiment.saved_run import (
-    MAX_METRICS_BYTES,
-    TIMESTAMP,
-    RunFolderError,
-    inside,
-)
+from slm_lab.experiment.saved_run import MAX_METRICS_BYTES, TIMESTAMP, RunFolderError
 from slm_lab.experiment.search.journal import TrialRecord, read_records
+from slm_lab.runs import files, saved_spec
+from slm_lab.runs.files import open_for_reading
 from slm_lab.spec.catalog import target_score
 from slm_lab.spec.run_folder import SPEC_FILE
-from slm_lab.spec.text import TextError, decode, parse
 
 Kind = Literal["trial", "search"]
 Status = Literal["running", "done", "failed", "resumable"]
@@ -43,7 +38,8 @@ QUIET_SECONDS = 600.0
 LONGEST_TEXT = 200
 LOG_TAIL_BYTES = 256_000
 ROW_BYTES = 4_096
-MAX_JOURNAL_BYTES = 64_000_000
+MOST = 2**53  # no count of a run is larger
+RUN_FOLDERS = frozenset({*FOLDERS, "checkpoint", "ray_tune", "video", "validation"})
 
 _LIFE_BEGINS = re.compile(r"\| (?:Running|Resuming) trial ")
 _SESSION_ENDS = re.compile(r"\| Trial \d+ session (\d+) \| Session \d+ (failed: .*|done|stopped)")
@@ -149,9 +145,14 @@ class RunCatalog:
                 return None
             layout = RunLayout(folder, name)
             trace = _trace(layout, holders, is_live=None)
-            return trace, summarize(key, layout, is_running=trace.is_live)
         except OSError:  # it went away meanwhile, or is not ours to read
             return None
+        try:
+            return trace, summarize(key, layout, is_running=trace.is_live)
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # one folder, whatever is in it, must not hide the others
+            return trace, _unreadable(key, layout, error)
 
 
 def read_run(folder: str | Path) -> RunSummary:
@@ -211,6 +212,32 @@ def summarize(key: str, layout: RunLayout, *, is_running: bool) -> RunSummary:
     return RunSummary(**{**nothing, **common, **facts})
 
 
+def _unreadable(key: str, layout: RunLayout, error: Exception) -> RunSummary:
+    return RunSummary(
+        key=key,
+        folder=layout.predir,
+        name=layout.name,
+        kind="trial",
+        status="failed",
+        reason=f"cannot be read: {error!r:.{LONGEST_TEXT}}",
+        algorithm="",
+        env="",
+        score=None,
+        target=None,
+        frame=0,
+        max_frame=None,
+        sessions=0,
+        max_session=1,
+        trial=0,
+        trials=1,
+        max_trial=None,
+        seed=None,
+        git_sha="",
+        started=_started(layout),
+        updated=_updated(layout),
+    )
+
+
 def session_indices(layout: RunLayout, trial: int) -> tuple[int, ...]:
     """Sessions of a trial with a table; none in a folder that has not got that far."""
     try:
@@ -248,19 +275,31 @@ def _trial_status(layout: RunLayout, max_session: int) -> tuple[Status, str]:
     """Of a trial that no process works on: what its checkpoints, notes and log say."""
     if not (layout.predir / "checkpoint").is_dir() and layout.trial_metrics_scalar(0).exists():
         return "done", ""  # by a version that kept no checkpoints, or the original
-    unfinished = [s for s in range(max_session) if not is_finished(layout, 0, s)]
-    if not unfinished and was_killed(layout, 0):
+    # By what is on disk, however many sessions a spec from elsewhere asks for.
+    begun = [s for s in _sessions_with_checkpoints(layout) if s < max_session]
+    finished = {s for s in begun if is_finished(layout, 0, s)}
+    is_trained = len(finished) >= max_session
+    if is_trained and was_killed(layout, 0):
         return "resumable", "its metrics and graphs are left to write"
-    if not unfinished:
+    if is_trained:
         return "done", ""
     ends = _session_ends(layout)
-    for session in unfinished:
+    for session in sorted({*begun, *ends} - finished):
         if layout.divergence_report(0, session).exists():
             return "failed", f"session {session} diverged"
         if ends.get(session, "").startswith("failed"):
             return "failed", f"session {session} {ends[session]}"
-    left = f"{len(unfinished)} of {max_session} session(s) left to finish"
+    left = f"{max_session - len(finished)} of {max_session} session(s) left to finish"
     return "resumable", left
+
+
+def _sessions_with_checkpoints(layout: RunLayout) -> list[int]:
+    pattern = re.compile(rf"{re.escape(layout.trial_name(0))}_s(\d{{1,6}})")
+    try:
+        names = os.listdir(layout.predir / "checkpoint")
+    except OSError:
+        return []
+    return sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
 
 
 def _session_ends(layout: RunLayout) -> dict[int, str]:
@@ -277,14 +316,14 @@ def _session_ends(layout: RunLayout) -> dict[int, str]:
 def _headline(layout: RunLayout, trial: int) -> tuple[float | None, int]:
     """(score, frame) of the trial's metrics, once it has some."""
     content = read_json(layout.trial_metrics_scalar(trial), layout.predir)
-    return _real(content.get("total_reward_ma")), int(_real(content.get("frame")) or 0)
+    return real(content.get("total_reward_ma")), _whole(content.get("frame")) or 0
 
 
 def _progress(layout: RunLayout, trial: int, sessions: tuple[int, ...]) -> tuple[float | None, int]:
     """(score, frame) of a trial on its way: means over the last rows of its tables."""
     rows = [last_row(layout, trial, session) for session in sessions]
-    scores = [s for row in rows if (s := _real(row.get("total_reward_ma"))) is not None]
-    frames = [f for row in rows if (f := _real(row.get("frame"))) is not None]
+    scores = [s for row in rows if (s := real(row.get("total_reward_ma"))) is not None]
+    frames = [f for row in rows if (f := _whole(row.get("frame"))) is not None]
     score = sum(scores) / len(scores) if scores else None
     return score, int(sum(frames) / len(frames)) if frames else 0
 
@@ -324,13 +363,22 @@ def _search_facts(layout: RunLayout, max_trial: int | None, *, is_running: bool)
 
 def search_records(layout: RunLayout) -> dict[int, TrialRecord]:
     """The trials of a search; none where the journal cannot be read."""
-    path = layout.journal_path()
     try:
-        if path.stat().st_size > MAX_JOURNAL_BYTES:
-            return {}
-        return read_records(inside(layout.predir, path))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        records = read_records(layout.journal_path(), folder=layout.predir)
+    except RunFolderError:
         return {}
+    return {trial: record for trial, record in records.items() if _is_sane(record)}
+
+
+def _is_sane(record: TrialRecord) -> bool:
+    """Whether a record from elsewhere has the numbers that one of ours has."""
+    scores = [record.final_score or 0.0, *(report.score for report in record.reports)]
+    counts = [record.trial, *(report.frame for report in record.reports)]
+    return (
+        all(real(score) is not None for score in scores)
+        and all(_whole(count) is not None for count in counts)
+        and isinstance(record.values, dict)
+    )
 
 
 # Reading files that may be half written, damaged or somebody else's
@@ -339,11 +387,11 @@ def search_records(layout: RunLayout) -> dict[int, TrialRecord]:
 def tail(path: Path, folder: Path, size: int) -> str:
     """The last whole lines of a text file in the run folder, at most `size` bytes of them."""
     try:
-        with inside(folder, path).open("rb") as file:
+        with open_for_reading(folder, path) as file:
             length = file.seek(0, os.SEEK_END)
             file.seek(max(0, length - size))
             text = file.read(size).decode("utf-8", errors="replace")
-    except (OSError, RunFolderError):
+    except RunFolderError:
         return ""
     return text if length <= size else text.partition("\n")[2]
 
@@ -353,9 +401,9 @@ def last_row(layout: RunLayout, trial: int, session: int) -> dict[str, float]:
     for mode in ("eval", "train"):
         path = layout.session_csv(trial, session, "eval" if mode == "eval" else "train")
         try:
-            with inside(layout.predir, path).open("rb") as file:
+            with open_for_reading(layout.predir, path) as file:
                 columns = file.readline(ROW_BYTES).decode().strip().split(",")
-        except (OSError, ValueError):  # RunFolderError is a ValueError
+        except ValueError:  # a RunFolderError, or no text
             continue
         text = tail(path, layout.predir, ROW_BYTES)
         cells = text[: text.rfind("\n") + 1].splitlines()[-1:] or [""]
@@ -368,12 +416,9 @@ def last_row(layout: RunLayout, trial: int, session: int) -> dict[str, float]:
 def read_json(path: Path, folder: Path) -> dict[str, Any]:
     """A small JSON file of a run; empty where there is none to read."""
     try:
-        if path.stat().st_size > MAX_METRICS_BYTES:
-            return {}
-        content = json.loads(inside(folder, path).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return files.read_json(folder, path, MAX_METRICS_BYTES)
+    except RunFolderError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def read_spec_tree(layout: RunLayout, trial: int | None = None) -> dict[str, Any]:
@@ -389,31 +434,28 @@ def _spec_tree(layout: RunLayout, trial: int | None = None) -> tuple[dict[str, A
     for stem in stems:
         for suffix in (".json", ".yaml", ".yml"):
             path = layout.predir / f"{stem}_spec{suffix}"
-            if not path.is_file():
+            if not os.path.lexists(path):
                 continue
             try:
-                tree = parse(
-                    decode(inside(layout.predir, path).read_bytes()), is_json=suffix == ".json"
-                )
-            except (OSError, TextError, RunFolderError) as error:
-                return {}, f"{path.name} cannot be read: {str(error)[:LONGEST_TEXT]}"
-            if isinstance(tree, dict):
-                return tree, ""
-            return {}, f"{path.name} holds no spec"
+                return dict(saved_spec.read_spec_tree(layout.predir, path)), ""
+            except RunFolderError as error:
+                reason = str(error).removeprefix(f"{path}: ")
+                return {}, f"{path.name} cannot be read: {reason[:LONGEST_TEXT]}"
     return {}, "its spec is gone"
 
 
 def _run_folders(folder: Path, depth: int, known: Mapping[Path, object]) -> Iterator[Path]:
     """Run folders at or below a folder. Inside a run only its validation runs are looked for."""
-    if folder in known:
+    if folder in known and depth < DEPTH:  # at the top, runs may have come meanwhile
         is_run, below = True, []
     else:
         try:
             entries = list(os.scandir(folder))
         except OSError:
             return
-        is_run = any(entry.name.endswith(_SPEC_ENDINGS) for entry in entries)
         below = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+        has_spec = any(entry.name.endswith(_SPEC_ENDINGS) for entry in entries)
+        is_run = has_spec and not _holds_runs({entry.name for entry in below})
     if is_run:
         yield folder
         validation = folder / "validation"
@@ -423,6 +465,15 @@ def _run_folders(folder: Path, depth: int, known: Mapping[Path, object]) -> Iter
         for entry in below:
             if not entry.name.startswith("."):
                 yield from _run_folders(folder / entry.name, depth - 1, known)
+
+
+def _holds_runs(names: set[str]) -> bool:
+    """Whether a folder of folders with these names holds runs, and a spec file has strayed there.
+
+    A run holds folders of its own; runs have names that end with a time.
+    """
+    is_like_a_run = not names or any(name in RUN_FOLDERS for name in names)
+    return not is_like_a_run or any(TIMESTAMP.search(name) for name in names)
 
 
 _SPEC_ENDINGS = ("_spec.json", "_spec.yaml", "_spec.yml")
@@ -442,7 +493,7 @@ class _Trace:
 
 
 def _trace(layout: RunLayout, holders: frozenset[int] | None, *, is_live: bool | None) -> _Trace:
-    held = is_held(layout.run_lock(), holders)
+    held = is_held(layout.run_lock(), holders, folder=layout.predir)
     predir = layout.predir
     paths = [
         predir,
@@ -507,18 +558,19 @@ def _text(value: object) -> str:
 
 
 def _whole(value: object) -> int | None:
-    number = _real(value)
-    return None if number is None or number < 0 else int(number)
+    number = real(value)
+    return int(number) if number is not None and 0 <= number <= MOST else None
 
 
-def _real(value: object) -> float | None:
-    """A finite number, or None."""
+def real(value: object, *, finite: bool = True) -> float | None:
+    """A number as a float; None if it is none, too large for one, or not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        return float(value) if math.isfinite(value) else None
+        number = float(value)
     except OverflowError:
         return None
+    return number if math.isfinite(number) or not finite else None
 
 
 def _number(text: str) -> float:

@@ -21,7 +21,7 @@ from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.experiment.models import load_model
-from slm_lab.experiment.saved_run import RunFolderError, SavedRun, inside, open_run
+from slm_lab.experiment.saved_run import RunFolderError, SavedRun, open_run
 from slm_lab.experiment.seeding import replay_seeds
 from slm_lab.spec import Spec
 from slm_lab.spec.trust import admit_modules
@@ -105,7 +105,7 @@ def _read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]
                 "observations as it learned to see them. The original SLM Lab does not save these "
                 "statistics; an agent that it trained with normalize_obs cannot be replayed."
             )
-        states[name] = load_model(inside(run.layout.predir, path))
+        states[name] = load_model(path, folder=run.layout.predir)
         for key, tensor in states[name].items():
             if tensor.is_floating_point() and not tensor.isfinite().all():
                 raise RunFolderError(

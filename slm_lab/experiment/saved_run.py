@@ -7,7 +7,6 @@ no spec can point outside; what is read is bounded; nothing in it is executed.
 from __future__ import annotations
 
 import glob
-import json
 import math
 import re
 from collections.abc import Collection
@@ -15,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slm_lab.experiment.layout import RunLayout
+from slm_lab.runs.files import open_for_reading, read_json
+from slm_lab.runs.saved_spec import MAX_SPEC_BYTES
 from slm_lab.spec import Spec, load_saved_spec
 from slm_lab.spec.error import nearest
 from slm_lab.spec.run_folder import SPEC_FILE, listed, spec_files
 from slm_lab.spec.run_folder import RunFolderError as RunFolderError
-from slm_lab.spec.run_folder import inside as inside
 
 TIMESTAMP = re.compile(r"_\d{4}_\d{2}_\d{2}_\d{6}(_\d+)?$")
 MAX_METRICS_BYTES = 1_000_000
@@ -91,7 +91,7 @@ def open_run(
     if spec_path is None:
         known = ", ".join(str(key) for key in sorted(key for key in by_trial if key is not None))
         raise RunFolderError(f"{folder}: no spec of trial {trial}; there is one of trial {known}.")
-    return SavedRun(layout, trial, load_saved_spec(inside(folder, spec_path), trust=trust))
+    return SavedRun(layout, trial, load_saved_spec(_plain(folder, spec_path), trust=trust))
 
 
 def _find(where: str, spec_name: str | None, data_dir: Path) -> tuple[Path, int | None]:
@@ -155,11 +155,15 @@ def _saved_agents(layout: RunLayout) -> set[tuple[int, int, bool]]:
 def _read_score(folder: Path, path: Path) -> float:
     """`total_reward_ma` of a metrics file; NaN where there is none to read."""
     try:
-        if path.stat().st_size > MAX_METRICS_BYTES:
-            return math.nan
-        return float(json.loads(inside(folder, path).read_text())["total_reward_ma"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return float(read_json(folder, path, MAX_METRICS_BYTES)["total_reward_ma"])
+    except (ValueError, KeyError, TypeError, OverflowError):
         return math.nan
+
+
+def _plain(folder: Path, spec_path: Path) -> Path:
+    """The path of a spec, of which nothing but a plain file is there."""
+    with open_for_reading(folder, spec_path, MAX_SPEC_BYTES):
+        return spec_path
 
 
 def _or_worst(score: float) -> float:

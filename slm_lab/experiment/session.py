@@ -45,6 +45,7 @@ from slm_lab.experiment.seeding import session_seeds
 from slm_lab.experiment.viewer import Viewer
 from slm_lab.experiment.wandb_sink import WandbSink
 from slm_lab.experiment.workers import SharedNets
+from slm_lab.runs.files import write_or_warn
 from slm_lab.spec import Spec
 from slm_lab.types import on_host
 
@@ -97,6 +98,7 @@ class Session:
             layout.checkpoint_dir(trial, session),
             layout.session_name(trial, session),
             spec_sha256(spec),
+            run_dir=layout.predir,
         )
         self._best = self._snapshot()
         self._best_is_saved = False
@@ -408,11 +410,7 @@ class Session:
         last = dict(self._latest_metrics())
         note = {"frame": error.frame, "terms": error.terms, "last_finite": last}
         path = self._layout.divergence_report(self._trial, self._session)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(note, indent=1, default=str) + "\n")
-        except OSError as failure:
-            logger.warning(f"{path}: not written ({failure.strerror})")
+        write_or_warn(self._layout.predir, path, json.dumps(note, indent=1, default=str) + "\n")
 
     def _start_line(self) -> str:
         name = self._layout.session_name(self._trial, self._session)

@@ -96,7 +96,7 @@ def run_session(
     lock = job.layout.session_lock(job.trial, session)
     name = job.layout.session_name(job.trial, session)
     try:
-        with locked(lock, name, patience=ORPHAN_PATIENCE_SECONDS):
+        with locked(lock, name, folder=job.layout.predir, patience=ORPHAN_PATIENCE_SECONDS):
             # Asked now: whoever held the lock until a moment ago may have finished the session.
             if job.options.resume and is_finished(job.layout, job.trial, session):
                 return SessionEnd(session)

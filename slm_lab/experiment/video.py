@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from slm_lab.env.error import EnvError
+from slm_lab.runs.files import check_place
 
 SUFFIXES = (".mp4", ".gif")
 GIF_WIDTH, GIF_FPS, GIF_COLORS = 320, 25, 64
@@ -34,7 +35,8 @@ class Video:
         video.add(frame)
     """
 
-    def __init__(self, path: Path, fps: float) -> None:
+    def __init__(self, path: Path, fps: float, *, folder: Path | None = None) -> None:
+        """Below `folder`, the run folder if the video goes there, no link is written through."""
         if path.suffix not in SUFFIXES:
             raise EnvError(f"--out: found `{path.name}`; expected a name in .mp4 or .gif.")
         if path.suffix == ".mp4" and not can_write_mp4():
@@ -45,7 +47,10 @@ class Video:
         self.path = path
         self._beside = path.with_name(f".{path.stem}.part{path.suffix}")
         try:  # now, and not after the episodes were played
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if folder is None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            for place in (path, self._beside):
+                check_place(folder or path.parent, place)
             self._beside.touch()
         except OSError as error:
             raise EnvError(

@@ -505,7 +505,7 @@ def test_a_manifest_or_state_too_large_is_refused_unread(store, monkeypatch):
     monkeypatch.setattr(module, "MAX_STATE_BYTES", 10)
     assert "state.json" in refusal(folder)
     os.truncate(folder / "manifest.json", 2**40)
-    assert "too many for a manifest" in refusal(folder)
+    assert "expected 4,000,000 at most" in refusal(folder)
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "[" * 100_000, '{"tree": [1]}', "{}"])

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.synthetic_runs import SyntheticRun, write_run
+from slm_lab.dashboard.report import write_report
+from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.lock import is_held, lock_holders, locked
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.run_catalog import RunCatalog, RunSummary, read_run
@@ -273,3 +275,119 @@ def test_a_real_training_is_found_done(tmp_path, make_spec):
     assert (run.status, run.sessions, run.frame) == ("done", spec.meta.max_session, 64)
     assert run.score == pytest.approx(metrics.total_reward_ma)
     assert run.seed == only(tmp_path).seed
+
+
+# Folders from elsewhere
+
+
+def write_bad_run(root: Path) -> RunLayout:
+    """A run that was cut short, beside a healthy one."""
+    write_run(root, replace(SMALL, ts="2026_01_02_000000"))
+    return write_run(root, replace(SMALL, share=0.5))
+
+
+def replaced_by_pipe(path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "checkpoint/run.lock",
+        "log/ppo_cartpole_t0.log",
+        "info/ppo_cartpole_t0_trial_metrics_scalar.json",
+        "info/ppo_cartpole_t0_s0_session_df_train.csv",
+        "info/ppo_cartpole_t0_s0_session_df_eval.csv",
+        "checkpoint/ppo_cartpole_t0_s0/last/manifest.json",
+        "ppo_cartpole_spec.json",
+    ],
+)
+def test_a_pipe_in_the_place_of_a_file_neither_hangs_the_list_nor_hides_a_run(tmp_path, place):
+    bad = write_bad_run(tmp_path)
+    replaced_by_pipe(bad.predir / place)
+    healthy, other = RunCatalog(tmp_path).scan()
+    assert (healthy.status, other.folder) == ("done", bad.predir)
+    write_report(bad.predir)
+
+
+@pytest.mark.parametrize(
+    "place", ["checkpoint/run.lock", "ppo_cartpole_spec.json", "log/ppo_cartpole_t0.log"]
+)
+def test_a_file_of_20_gigabytes_is_not_read_whole(tmp_path, place):
+    bad = write_bad_run(tmp_path)
+    (bad.predir / place).parent.mkdir(exist_ok=True)
+    with (bad.predir / place).open("ab") as file:
+        file.truncate(20 * 10**9)  # sparse: it takes no space
+    assert len(RunCatalog(tmp_path).scan()) == 2
+    write_report(bad.predir)
+
+
+def test_a_spec_that_asks_for_ten_trillion_sessions_is_listed_at_once(tmp_path):
+    write_run(tmp_path, replace(SMALL, share=0.5, values={"meta.max_session": 10**13}))
+    run = only(tmp_path)
+    assert (run.status, run.reason) == (
+        "resumable",
+        "10000000000000 of 10000000000000 session(s) left to finish",
+    )
+
+
+@pytest.mark.parametrize("frame", ["1e308", "-1e308", "NaN", "1" * 400])
+def test_a_frame_that_no_run_can_have_counts_as_none(tmp_path, frame):
+    layout = write_run(tmp_path, SMALL)
+    text = f'{{"total_reward_ma": 1.0, "frame": {frame}}}'
+    layout.trial_metrics_scalar(0).write_text(text)
+    run = only(tmp_path)
+    assert (run.frame, run.score, run.progress) == (0, 1.0, 0.0)
+    write_report(layout.predir)
+
+
+def test_a_stray_spec_in_the_data_folder_hides_no_run(tmp_path):
+    (tmp_path / "my_spec.json").write_text("{}")
+    catalog = RunCatalog(tmp_path)
+    catalog.scan()  # the folder may be empty at first
+    layout = write_run(tmp_path, SMALL)
+    assert [run.folder for run in catalog.scan()] == [layout.predir]
+    layout.predir.rename(tmp_path / "renamed")
+    assert [run.key for run in RunCatalog(tmp_path).scan()] == ["renamed"]
+
+
+def test_a_journal_with_impossible_numbers_stops_neither_the_list_nor_the_report(tmp_path):
+    layout = write_run(tmp_path, SMALL)
+    journal = Journal(layout.journal_path())
+    journal.start(0, {}, {"agent.net.hid_layers": [1]})
+    journal.report(0, Report(10, 5.0, 1.0))
+    with layout.journal_path().open("a") as file:
+        file.write('{"event": "start", "trial": 1, "point": {}, "values": 3}\n')
+        file.write('{"event": "report", "trial": 1, "frame": 1e308, "score": "x", "seconds": 1}\n')
+        file.write(
+            '{"event": "end", "trial": 1, "status": "completed", "score": 1, "reason": ""}\n'
+        )
+    assert only(tmp_path).kind == "search"
+    write_report(layout.predir)
+
+
+def test_whatever_is_wrong_with_a_folder_it_is_a_row_and_the_others_are_listed(
+    tmp_path, monkeypatch
+):
+    bad = write_bad_run(tmp_path)
+
+    def broken(layout, trial):
+        if layout.predir == bad.predir:
+            raise ZeroDivisionError
+        return ()
+
+    monkeypatch.setattr("slm_lab.experiment.run_catalog.session_indices", broken)
+    healthy, other = RunCatalog(tmp_path).scan()
+    assert healthy.status == "done"
+    assert (other.status, other.reason) == ("failed", "cannot be read: ZeroDivisionError()")
+
+
+def test_a_lone_surrogate_in_a_spec_is_shown_as_a_question_mark(tmp_path):
+    layout = write_run(tmp_path, SMALL)
+    tree = json.loads(layout.spec_path().read_text())
+    tree["env"]["name"] = "Cart\ud800Pole"
+    layout.spec_path().write_text(json.dumps(tree))
+    path = write_report(layout.predir)
+    assert "Cart?Pole" in path.read_text(encoding="utf-8")

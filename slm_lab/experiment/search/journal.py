@@ -19,6 +19,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from slm_lab.experiment.search.space import Point
+from slm_lab.runs.files import make_folder, open_for_append, read_text, write_atomic
+from slm_lab.spec.run_folder import RunFolderError
+
+MAX_JOURNAL_BYTES = 64_000_000
 
 Status = Literal["running", "completed", "stopped", "diverged", "failed"]
 
@@ -69,17 +73,18 @@ class TrialRecord:
 class Journal:
     """Owns the records, and the file that says the same."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, folder: Path | None = None) -> None:
+        """`folder` is the run folder, by default the one above that of the journal."""
         self.path = path
+        self._folder = folder or path.parents[1]
         self.records: dict[int, TrialRecord] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder, path.parent)
         if path.exists():
-            text = path.read_text()
+            text = read_text(self._folder, path, MAX_JOURNAL_BYTES)
             whole = text[: text.rfind("\n") + 1]
             if whole != text:  # a kill cut the last line short
-                path.write_text(whole)
-            for line in whole.splitlines():
-                _apply(self.records, json.loads(line))
+                write_atomic(self._folder, path, whole)
+            _replay(self.records, whole, path)
 
     def start(self, trial: int, point: Mapping[str, float], values: Mapping[str, Any]) -> None:
         self._write(event="start", trial=trial, point=dict(point), values=dict(values))
@@ -103,18 +108,28 @@ class Journal:
 
     def _write(self, **event: Any) -> None:
         assert math.isfinite(event.get("score", 0.0)), "a trial's score is finite"
-        with self.path.open("a") as file:
-            file.write(json.dumps(event) + "\n")
+        with open_for_append(self._folder, self.path) as file:
+            file.write((json.dumps(event) + "\n").encode())
         _apply(self.records, event)
 
 
-def read_records(path: Path) -> dict[int, TrialRecord]:
+def read_records(path: Path, *, folder: Path) -> dict[int, TrialRecord]:
     """The trials of a journal that somebody else may be writing to; it is only looked at."""
-    text = path.read_text()
+    text = read_text(folder, path, MAX_JOURNAL_BYTES)
     records: dict[int, TrialRecord] = {}
-    for line in text[: text.rfind("\n") + 1].splitlines():
-        _apply(records, json.loads(line))
+    _replay(records, text[: text.rfind("\n") + 1], path)
     return records
+
+
+def _replay(records: dict[int, TrialRecord], text: str, path: Path) -> None:
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            _apply(records, json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise RunFolderError(
+                f"{path}: line {number} is no event of a search ({error!r:.100}). Restore the file "
+                "from a copy, or start another search."
+            ) from None
 
 
 def _apply(records: dict[int, TrialRecord], event: Mapping[str, Any]) -> None:

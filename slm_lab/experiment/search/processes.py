@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import ray.thirdparty_files.psutil as psutil  # Ray's own copy: no further dependency
+from loguru import logger
+
+from slm_lab.runs.files import read_json, write_atomic
 
 STOP_SECONDS = 90.0  # for a search to write its files
 FILE = "processes.json"
+MAX_BYTES = 1_000_000
 
 
 def remember_processes(search_dir: Path) -> None:
@@ -21,7 +25,7 @@ def remember_processes(search_dir: Path) -> None:
     here = psutil.Process()
     children = here.children(recursive=True)  # Ray's agents are its raylet's
     started = {"search": _name(here), "ray": [_name(child) for child in children]}
-    (search_dir / FILE).write_text(json.dumps(started) + "\n")
+    write_atomic(search_dir.parent, search_dir / FILE, json.dumps(started) + "\n")
 
 
 def forget_processes(search_dir: Path) -> None:
@@ -31,12 +35,12 @@ def forget_processes(search_dir: Path) -> None:
 def clear_remains(search_dir: Path) -> None:
     """End what a search that was killed has left running, and remove its Ray's session folder."""
     try:
-        started = json.loads((search_dir / FILE).read_text())
+        started = read_json(search_dir.parent, search_dir / FILE, MAX_BYTES)
         pid = int(started["search"]["pid"])
         processes = [found for name in started["ray"] if (found := _find(name))]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    if psutil.pid_exists(pid):
+        if psutil.pid_exists(pid):
+            return
+    except (ValueError, KeyError, TypeError, OverflowError):  # no such file, or not one of ours
         return
     _end(processes)
     for folder in Path(tempfile.gettempdir(), "ray").glob(f"session_*_{pid}"):
@@ -52,9 +56,13 @@ def stop_searches(data_dir: Path) -> list[Path]:
     """
     stopped = []
     for file in sorted(data_dir.glob(f"*/ray_tune/{FILE}")):
-        started = json.loads(file.read_text())
-        search = _find(started["search"])
-        processes = [found for name in started["ray"] if (found := _find(name))]
+        try:
+            started = read_json(file.parents[1], file, MAX_BYTES)
+            search = _find(started["search"])
+            processes = [found for name in started["ray"] if (found := _find(name))]
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            logger.warning(f"{file}: names no processes, and is left alone ({error!s:.200})")
+            continue
         if search is not None and search.pid != os.getpid():
             search.send_signal(signal.SIGINT)
             psutil.wait_procs([search], timeout=STOP_SECONDS)

@@ -16,7 +16,7 @@ from pathlib import Path
 from loguru import logger
 
 from slm_lab.agent.divergence import DivergenceError
-from slm_lab.experiment.console import LOG_FORMAT
+from slm_lab.experiment.console import LOG_FORMAT, LogFile
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
@@ -69,9 +69,10 @@ class TrialRounds:
         try:
             for index in range(spec.meta.max_session):
                 name = layout.session_name(trial, index)
-                lock = locked(layout.session_lock(trial, index), name, patience=ORPHAN_PATIENCE)
+                path = layout.session_lock(trial, index)
+                lock = locked(path, name, folder=layout.predir, patience=ORPHAN_PATIENCE)
                 self._locks.enter_context(lock)
-                self._logs.append(_session_log(layout.log_path(trial, index), index))
+                self._logs.append(_session_log(layout, trial, index))
                 with logger.contextualize(session=index):
                     session = Session(
                         spec,
@@ -137,10 +138,10 @@ class TrialRounds:
         self._sessions, self._logs = [], []
 
 
-def _session_log(path: Path, session: int) -> int:
+def _session_log(layout: RunLayout, trial: int, session: int) -> int:
     """A log file for what is logged in the name of a session."""
     return logger.add(
-        path,
+        LogFile(layout.log_path(trial, session), layout.predir),
         format=LOG_FORMAT,
         level="DEBUG",
         filter=lambda record: record["extra"].get("session") == session,

@@ -81,7 +81,8 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
                 f"{layout.predir}: not found on this machine. The nodes of a cluster share the "
                 "disk that the run folder is on; start the search in such a folder."
             )
-        setup_logging(layout.log_path(trial), "INFO", stderr_level="ERROR")
+        log_path = layout.log_path(trial)
+        setup_logging(log_path, "INFO", stderr_level="ERROR", folder=layout.predir)
         spec = job.spec.with_values(config["values"])
         set_threads(spec, job.options)
         return TrialRounds(

@@ -1,0 +1,297 @@
+"""The one way to read a file of a run folder, and the one way to write one.
+
+A run folder may have been downloaded, so nothing in it is trusted. `folder` is the run folder that
+the user named, and may itself be reached through links; below it no link is followed. Only plain
+files are opened: a pipe would hang the reader, a link would lead a writer somewhere else. What is
+read has a size limit. What is written appears under its name when it is whole.
+
+A file that cannot be read is a `RunFolderError`; so is a link or a pipe in the place of a file to
+be written. A disk that is full or read-only is an OSError that names the file: `write_or_warn`
+makes a warning of it.
+
+Every step is taken relative to an open directory, so that nobody can exchange a checked directory
+for a link. This needs POSIX, as the locks of a run do.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from loguru import logger
+
+from slm_lab.spec.run_folder import RunFolderError
+
+MAX_TEXT_BYTES = 64_000_000  # no other text that a run writes comes near it
+MAX_TABLE_BYTES = 200_000_000  # of a session's table
+WANDB = "wandb"  # W&B's own folder, in which it keeps links; nothing here reads or writes there
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a pipe waits for the process at its other end.
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MODE = 0o666  # the umask takes its share, as for every file
+
+
+# Reading
+
+
+@contextmanager
+def open_for_reading(
+    folder: Path, path: Path, limit: int | None = None
+) -> Iterator[BufferedReader]:
+    """Open a plain file of at most `limit` bytes, or raise a RunFolderError."""
+    try:
+        with _parent(folder, path) as (handle, name):
+            descriptor = os.open(name, os.O_RDONLY | _FILE, dir_fd=handle)
+    except (OSError, ValueError) as error:
+        _refuse(folder, path, error)
+    status = os.fstat(descriptor)
+    problem = ""
+    if not stat.S_ISREG(status.st_mode):
+        problem = "expected a plain file. Remove it, or put one there."
+    elif limit is not None and status.st_size > limit:
+        found = f"{status.st_size:,} bytes, expected {limit:,} at most"
+        problem = f"{found}. No run writes so much; remove it."
+    if problem:
+        os.close(descriptor)
+        raise RunFolderError(f"{path}: {problem}")
+    with os.fdopen(descriptor, "rb") as file:
+        try:
+            yield file
+        except OSError as error:
+            raise RunFolderError(f"{path}: cannot be read ({error.strerror or error}).") from None
+
+
+def read_bytes(folder: Path, path: Path, limit: int = MAX_TEXT_BYTES) -> bytes:
+    with open_for_reading(folder, path, limit) as file:
+        return file.read(limit)  # it may have grown meanwhile
+
+
+def read_text(folder: Path, path: Path, limit: int = MAX_TEXT_BYTES) -> str:
+    try:
+        return read_bytes(folder, path, limit).decode()
+    except UnicodeDecodeError as error:
+        raise RunFolderError(f"{path}: is no text in UTF-8 ({error.reason}).") from None
+
+
+def read_json(folder: Path, path: Path, limit: int = MAX_TEXT_BYTES) -> dict[str, Any]:
+    """Read a JSON object; NaN and Infinity are numbers, as in the metrics of a run."""
+    try:
+        content = json.loads(read_text(folder, path, limit))
+    except RunFolderError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{path}: is damaged, expected JSON ({error!s:.100}).") from None
+    if not isinstance(content, dict):
+        raise RunFolderError(f"{path}: holds a {type(content).__name__}, expected a JSON object.")
+    return content
+
+
+def plain_files(folder: Path, where: Path) -> list[Path]:
+    """The plain files of a folder in the run folder, by name; none if it is a link or not there."""
+    try:
+        with _parent(folder, where / "_") as (handle, _), os.scandir(handle) as entries:
+            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+    except (OSError, RunFolderError):
+        return []
+    return sorted(where / name for name in names)
+
+
+# Writing
+
+
+@contextmanager
+def replacing(folder: Path, path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that takes the place of `path` when the block ends without an error.
+
+    A kill leaves the old file or the new one. Missing folders on the way are made.
+    """
+    with _written(folder, path), _parent(folder, path, make=True) as (handle, name):
+        _check_replaceable(handle, name)
+        beside = f".{name}.tmp"
+        try:
+            with _created(handle, beside) as file:
+                yield file
+            os.replace(beside, name, src_dir_fd=handle, dst_dir_fd=handle)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(beside, dir_fd=handle)
+            raise
+
+
+def write_atomic(folder: Path, path: Path, content: str | bytes) -> None:
+    """Put the content under that name, all at once."""
+    with replacing(folder, path) as file:
+        # A lone surrogate of a spec's text has no bytes of its own.
+        file.write(content if isinstance(content, bytes) else content.encode(errors="replace"))
+
+
+def write_or_warn(folder: Path, path: Path, content: str | bytes) -> bool:
+    """Write what a run can do without; a full or read-only disk is a warning with the path."""
+    try:
+        write_atomic(folder, path, content)
+    except OSError as error:
+        logger.warning(f"{path}: not written ({error.strerror or error})")
+        return False
+    return True
+
+
+def open_for_append(folder: Path, path: Path) -> IO[bytes]:
+    """Open a plain file at its end; it is made if there is none, as are folders on the way."""
+    descriptor = _open_for_writing(folder, path, os.O_WRONLY | os.O_APPEND)
+    return os.fdopen(descriptor, "ab")
+
+
+def open_for_locking(folder: Path, path: Path) -> int:
+    """A descriptor of a plain file, which is made if there is none and never cut short."""
+    return _open_for_writing(folder, path, os.O_RDWR)
+
+
+def make_folder(folder: Path, path: Path) -> None:
+    """Make a folder and those above it, or see that they are folders and no links."""
+    with _written(folder, path), _parent(folder, path / "_", make=True):
+        pass
+
+
+def check_place(folder: Path, path: Path) -> None:
+    """For a library that opens the path itself: no link on the way, nothing but a file there."""
+    with _written(folder, path), _parent(folder, path, make=True) as (handle, name):
+        _check_replaceable(handle, name)
+
+
+def check_no_links(folder: Path) -> None:
+    """Refuse a run folder that holds a link, a pipe or a device: a run would write through it."""
+    for parent, folders, names in os.walk(folder):
+        if Path(parent) == folder and WANDB in folders:
+            folders.remove(WANDB)
+        for name in (*folders, *names):
+            path = Path(parent, name)
+            with suppress(FileNotFoundError):  # files come and go
+                mode = path.lstat().st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    raise _not_plain(path, mode)
+
+
+# Directories and errors
+
+
+@contextmanager
+def _parent(folder: Path, path: Path, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    """A handle of the directory that holds the file, and the file's name in it."""
+    *above, name = _parts(folder, path)
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in above:
+            try:
+                below = os.open(part, _FOLDER, dir_fd=handle)
+            except FileNotFoundError:
+                if not make:
+                    raise
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=handle)
+                below = os.open(part, _FOLDER, dir_fd=handle)
+            os.close(handle)
+            handle = below
+        yield handle, name
+    finally:
+        os.close(handle)
+
+
+def _parts(folder: Path, path: Path) -> tuple[str, ...]:
+    try:
+        parts = path.relative_to(folder).parts
+    except ValueError:
+        parts = ()
+    if not parts or ".." in parts:
+        raise RunFolderError(f"{path}: is no file of the folder {folder}.")
+    return parts
+
+
+@contextmanager
+def _created(handle: int, name: str) -> Iterator[IO[bytes]]:
+    """A fresh file; what an earlier write has left under the name is removed, not written to."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=handle)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
+    with os.fdopen(os.open(name, flags, _MODE, dir_fd=handle), "wb") as file:
+        yield file
+
+
+def _open_for_writing(folder: Path, path: Path, flags: int) -> int:
+    with _written(folder, path), _parent(folder, path, make=True) as (handle, name):
+        descriptor = os.open(name, flags | os.O_CREAT | _FILE, _MODE, dir_fd=handle)
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(descriptor)
+            raise _not_plain(path, mode)
+        return descriptor
+
+
+def _check_replaceable(handle: int, name: str) -> None:
+    """A rename would put the file in the link's place; yet whoever made the link meant something,
+    and a folder cannot be replaced."""
+    with suppress(FileNotFoundError):
+        mode = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.ELOOP, "no plain file")
+
+
+@contextmanager
+def _written(folder: Path, path: Path) -> Iterator[None]:
+    """Name the file in an OSError; a link or a pipe in the way is a RunFolderError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR):
+            _refuse_not_plain(folder, path)
+        if os.sep in str(error.filename or ""):  # named already: by a `replacing` inside this one
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+
+
+def _refuse(folder: Path, path: Path, error: OSError | ValueError) -> NoReturn:
+    """Say why a file cannot be read."""
+    if isinstance(error, RunFolderError):
+        raise error
+    if isinstance(error, FileNotFoundError):
+        raise RunFolderError(f"{path}: no such file.") from None
+    if isinstance(error, OSError):
+        _refuse_not_plain(folder, path)
+    reason = getattr(error, "strerror", None) or error
+    raise RunFolderError(f"{path}: cannot be read ({reason}).") from None
+
+
+def _refuse_not_plain(folder: Path, path: Path) -> None:
+    """Name the part of the path that is a link, or neither a folder nor a file."""
+    place = folder
+    for part in _parts(folder, path):
+        place = place / part
+        try:
+            mode = place.lstat().st_mode
+        except OSError:
+            return
+        if not (stat.S_ISDIR(mode) if place != path else stat.S_ISREG(mode)):
+            raise _not_plain(place, mode) from None
+
+
+def _not_plain(path: Path, mode: int) -> RunFolderError:
+    if stat.S_ISLNK(mode):
+        try:
+            where = f" to {os.readlink(path)!r:.200}"
+        except OSError:
+            where = ""
+        return RunFolderError(
+            f"{path}: is a link{where}, and leads out of what a run may read and write. Not "
+            "followed. Remove it, or put there what it leads to."
+        )
+    if stat.S_ISREG(mode):
+        return RunFolderError(f"{path}: is a file, expected a folder. Remove it.")
+    kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+    return RunFolderError(f"{path}: is {kind}, expected a plain file. Remove it.")
