@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal
 
@@ -134,7 +134,12 @@ def compare(
             normalised[env] = {m: (v - random) / (target - random) for m, v in scores.items()}
     if len(by_env) > 1 and normalised:
         labels = {method: t.algorithm for method, t in zip(methods, trials, strict=True)}
-        found.append(_over_envs(normalised, set(by_env), labels, seed))
+        overall = _over_envs(normalised, set(by_env), labels, seed)
+        if overall.methods:
+            found.append(overall)
+        else:
+            note = "no method was run in every env: there is no comparison over all"
+            found[-1] = replace(found[-1], notes=(*found[-1].notes, note))
     return found
 
 

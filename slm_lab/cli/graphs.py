@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from slm_lab.cli.options import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,23 +66,23 @@ def plot(
     from slm_lab.analysis.curves import FRAMES, OPT_STEPS, WALL_TIME
 
     trials = _read(_split(folders), data_folder)
-    paths = plot_multi_trial(
-        trials,
-        output,
-        title=title or default_title(trials),
-        legends=_legends(legends, len(trials)),
-        x={X.frame: FRAMES, X.time: WALL_TIME, X.opt_step: OPT_STEPS}[x],
-        smooth=not raw,
-        legend=legend,
-        html=html,
-    )
+    with _writing(output):
+        paths = plot_multi_trial(
+            trials,
+            output,
+            title=title or default_title(trials),
+            legends=_legends(legends, len(trials)),
+            x={X.frame: FRAMES, X.time: WALL_TIME, X.opt_step: OPT_STEPS}[x],
+            smooth=not raw,
+            legend=legend,
+            html=html,
+        )
     for path in paths:
         typer.echo(str(path))
 
 
 def plot_list(data_folder: DataFolder = Path("data")) -> None:
     """List the run folders, and whether they can be plotted."""
-    from rich.markup import escape
     from rich.table import Table
 
     from slm_lab.analysis.saved_trial import read_trial
@@ -95,11 +98,11 @@ def plot_list(data_folder: DataFolder = Path("data")) -> None:
             trial = read_trial(path)
         except RunFolderError as error:
             reason = str(error).removeprefix(f"{path}: ")
-            table.add_row(escape(path.name), "", "", "", "", f"no: {escape(reason)}")
+            table.add_row(*map(_cell, (path.name, "", "", "", "", f"no: {reason}")))
             continue
         frames = max(table_["frame"].max() for table_ in trial.sessions.values())
         cells = (path.name, trial.algorithm, trial.env, str(len(trial.sessions)), f"{frames:,.0f}")
-        table.add_row(*map(escape, cells), "yes")
+        table.add_row(*map(_cell, cells), "yes")
     if not table.row_count:
         typer.echo(f"No run folders in {data_folder}/. Train one, or give another with -d.")
         return
@@ -128,7 +131,9 @@ def compare(
     console = _console()
     for comparison in found:
         _print_comparison(console, comparison)
-    for path in plot_comparison(found, output, title=title or default_title(trials)):
+    with _writing(output):
+        paths = plot_comparison(found, output, title=title or default_title(trials))
+    for path in paths:
         typer.echo(str(path))
 
 
@@ -150,6 +155,20 @@ def _read(words: Sequence[str], data_folder: Path) -> list[SavedTrial]:
     return [read_trial(find_folder(word, data_folder)) for word in words]
 
 
+@contextmanager
+def _writing(output: Path) -> Iterator[None]:
+    """An output folder that cannot be written to is the user's to mend."""
+    from slm_lab.spec.run_folder import RunFolderError
+
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"-o: {error.filename or output} cannot be written ({error.strerror}). Give another "
+            "folder."
+        ) from None
+
+
 def _split(text: str) -> list[str]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
@@ -169,12 +188,11 @@ def _legends(text: str | None, count: int) -> list[str] | None:
 
 
 def _print_comparison(console: Console, comparison: EnvComparison) -> None:
-    from rich.markup import escape
     from rich.table import Table
 
     frame = "" if comparison.frame is None else f" at frame {comparison.frame:,}"
     target = "" if comparison.target is None else f", target {comparison.target:g}"
-    console.print(f"\n[bold]{escape(comparison.env)}[/bold]{frame}{target}")
+    console.print(f"\n[bold]{_cell(comparison.env)}[/bold]{frame}{target}")
     is_normalised = any(method.optimality_gap for method in comparison.methods)
     table = Table(box=None, pad_edge=False)
     headers = ["method", "seeds", "IQM", "median", "mean"] + ["optimality gap"] * is_normalised
@@ -184,7 +202,7 @@ def _print_comparison(console: Console, comparison: EnvComparison) -> None:
         cells = [_estimate(e) for e in (method.interquartile_mean, method.median, method.mean)]
         if method.optimality_gap is not None:
             cells.append(_estimate(method.optimality_gap))
-        table.add_row(escape(method.method), str(method.seeds), *cells)
+        table.add_row(_cell(method.method), str(method.seeds), *cells)
     console.print(table)
     if comparison.improvements:
         pairs = Table(box=None, pad_edge=False)
@@ -195,10 +213,17 @@ def _print_comparison(console: Console, comparison: EnvComparison) -> None:
             p_value = "<0.001" if i.p_value < 0.001 else f"{i.p_value:.3f}"
             verdict = f"{i.better} is better" if i.verdict == "better" else i.verdict
             cells = [f"{i.better} > {i.worse}", f"{i.probability:.2f}", interval, p_value, verdict]
-            pairs.add_row(*map(escape, cells))
+            pairs.add_row(*map(_cell, cells))
         console.print(pairs)
     for note in comparison.notes:
-        console.print(f"note: {escape(note)}")
+        console.print(f"note: {_cell(note)}")
+
+
+def _cell(text: str) -> str:
+    """Text of a run folder for rich: neither markup nor an escape sequence."""
+    from rich.markup import escape
+
+    return escape(printable(text))
 
 
 def _estimate(estimate: Estimate) -> str:

@@ -154,6 +154,13 @@ def _each(
                 f"{', '.join(transfer.skipped[:5])}",
                 err=True,
             )
+        if transfer.damaged:
+            failed += 1
+            typer.echo(
+                f"  not sent, because they are damaged or no plain files: "
+                f"{', '.join(transfer.damaged[:5])}. Mend or remove them, and push again.",
+                err=True,
+            )
     if failed:
         raise typer.Exit(BAD_INPUT)
 

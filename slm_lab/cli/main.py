@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slm_lab.cli import benchmark, cloud, doctor, graphs, hub, page, replay, runs, specs
-from slm_lab.cli.options import BAD_INPUT, FAILED, Sets, Trust
+from slm_lab.cli.options import BAD_INPUT, FAILED, Sets, Trust, printable
 
 if TYPE_CHECKING:
     from slm_lab.analysis.experiment import SearchMetrics
@@ -274,9 +274,11 @@ def env_baseline(
     score = measure_random_policy(spec, episodes=episodes, seed=seed)
     assert score is not None, "without a time limit every episode is played"
     path = Path(data_dir) / "random_baseline.json"
-    save_random_baseline(path, env_id, score.mean, score.std)
+    is_saved = save_random_baseline(path, env_id, score.mean, score.std)
     spread = f"{score.mean:.2f} +- {score.std:.2f}"
     typer.echo(f"{env_id}: random policy {spread} over {score.episodes} episodes")
+    if not is_saved:
+        raise typer.Exit(FAILED)
     typer.echo(f"saved in {path}")
 
 
@@ -399,14 +401,14 @@ def _is_ours(error: Exception) -> bool:
 
 
 def _fail(text: str, code: int = BAD_INPUT) -> None:
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
     sys.exit(code)
 
 
 def _show_warning(
     message: Warning | str, category: type[Warning], *_: object, **__: object
 ) -> None:
-    typer.echo(f"{category.__name__}: {message}", err=True)
+    typer.echo(printable(f"{category.__name__}: {message}"), err=True)
 
 
 if __name__ == "__main__":

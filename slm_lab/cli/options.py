@@ -26,3 +26,11 @@ Trust = Annotated[
         help="Let the spec of a run folder import this module, as my_package.envs. Repeatable.",
     ),
 ]
+
+
+def printable(text: str) -> str:
+    """The text without the escape sequences that a folder from elsewhere could send to a terminal.
+
+    Line breaks and tabs stay.
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli.options import Trust
+from slm_lab.cli.options import Trust, printable
 
 if TYPE_CHECKING:
     from slm_lab.analysis.evaluation import Evaluation
@@ -118,7 +118,8 @@ def _enjoy(
     run = open_run(where, trial=trial, spec_name=spec_name, trust=trust)
     session = run.best_session(best=not last) if session is None else session
     name, kind = run.layout.session_name(run.trial, session), "last" if last else "best"
-    typer.echo(f"{name} ({kind} agent): {run.spec.agent.algorithm.name} on {run.spec.env.name}")
+    what = f"{run.spec.agent.algorithm.name} on {run.spec.env.name}"
+    typer.echo(printable(f"{name} ({kind} agent): {what}"))
     if video and out is None:
         suffix = ".mp4" if can_write_mp4() else ".gif"
         out = run.layout.video_path(run.trial, session, suffix, best=not last)

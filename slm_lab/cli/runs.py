@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slm_lab.cli.hub import Repo, print_remote
-from slm_lab.cli.options import BAD_INPUT
+from slm_lab.cli.options import BAD_INPUT, printable
 
 if TYPE_CHECKING:
     from slm_lab.experiment.run_catalog import RunSummary
@@ -64,9 +64,9 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
     else:
         sessions = f"{run.sessions}/{run.max_session}"
     return (
-        _printable(run.key),
-        _printable(run.algorithm),
-        _printable(run.env),
+        printable(run.key),
+        printable(run.algorithm),
+        printable(run.env),
         run.status,
         "" if run.score is None else f"{run.score:.2f}",
         "" if run.target is None else f"{run.target:g}",
@@ -74,11 +74,6 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
         sessions,
         run.started.strftime("%Y-%m-%d %H:%M"),
     )
-
-
-def _printable(text: str) -> str:
-    """Without the escape sequences that a folder from elsewhere could send to a terminal."""
-    return "".join(c if c.isprintable() else "�" for c in text)
 
 
 def _print_table(rows: list[tuple[str, ...]]) -> None:

@@ -11,16 +11,18 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from slm_lab.experiment.lock import locked
 from slm_lab.hub.error import NotAllowed, RemoteError
 from slm_lab.hub.names import check_files, check_folder
 from slm_lab.hub.remote import DATA, RemoteFile, Sent, file_sha256
+from slm_lab.runs.files import check_place, open_for_reading, read_json, remove_file, replacing
+from slm_lab.spec.run_folder import RunFolderError
 
 INCOMING = ".incoming"  # beside data/: what has arrived and is not in place yet
 DONE = "complete.json"  # written last: from here on the upload counts
 THREADS = 4
+MAX_NOTE_BYTES = 32_000_000
 
 
 class DirectoryRemote:
@@ -65,7 +67,7 @@ class DirectoryRemote:
             arrived, _ = self._arrived(folder)
             source = arrived.get(name, self._root / DATA / folder / name)
             part = scratch / f"{hashlib.sha256(name.encode()).hexdigest()}.part"
-            _copy(source, part)
+            _copy(self._root, source, scratch, part)
             part.replace(target)
 
     def check_upload(self) -> None:
@@ -86,26 +88,22 @@ class DirectoryRemote:
         self._check_root()
         incoming = self._root / INCOMING / folder
         lock = self._root / INCOMING / ".locks" / folder
-        with self._explained(folder), locked(lock, f"{folder} in {self.label}"):
+        with self._explained(folder), locked(lock, f"{folder} in {self.label}", folder=self._root):
             self._finish(folder)
 
             def send(item: tuple[str, Path]) -> None:
                 name, source = item
                 target = incoming / "files" / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                _copy(source, target)
+                _copy(source.parent, source, self._root, target)
                 sent(target.stat().st_size)
 
             with ThreadPoolExecutor(THREADS) as pool:
                 list(pool.map(send, files.items()))
-            incoming.mkdir(parents=True, exist_ok=True)
             note = {"files": sorted(files), "gone": sorted(gone), "message": message}
-            beside = incoming / f"{DONE}.writing"
-            with beside.open("w") as file:
-                json.dump(note, file)
+            with replacing(self._root, incoming / DONE) as file:
+                file.write(json.dumps(note).encode())
                 file.flush()
                 os.fsync(file.fileno())
-            beside.replace(incoming / DONE)
             self._finish(folder)
 
     def _finish(self, folder: str) -> None:
@@ -113,32 +111,38 @@ class DirectoryRemote:
         incoming, target = self._root / INCOMING / folder, self._root / DATA / folder
         arrived, gone = self._arrived(folder)
         for name, path in arrived.items():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            check_place(self._root, target / name)  # a link there would lead it elsewhere
             path.replace(target / name)
         for name in gone:
-            (target / name).unlink(missing_ok=True)
+            remove_file(self._root, target / name)
         for parent in {(target / name).parent for name in gone}:
             _remove_empty(parent, target)
         # The note goes first: without it the rest counts for nothing.
-        (incoming / DONE).unlink(missing_ok=True)
+        remove_file(self._root, incoming / DONE)
         shutil.rmtree(incoming, ignore_errors=True)
 
     def _arrived(self, folder: str) -> tuple[dict[str, Path], set[str]]:
         """(files of a complete upload that are not in place yet, files it removes)."""
         incoming = self._root / INCOMING / folder
-        try:
-            note: dict[str, Any] = json.loads((incoming / DONE).read_bytes())
-            names, gone = list(map(str, note["files"])), set(map(str, note["gone"]))
-        except FileNotFoundError:
+        if not os.path.lexists(incoming / DONE):
             return {}, set()
-        except (ValueError, KeyError, TypeError) as error:
+        try:
+            note = read_json(self._root, incoming / DONE, MAX_NOTE_BYTES)
+            names, gone = list(map(str, note["files"])), set(map(str, note["gone"]))
+        except RunFolderError as error:
+            raise RemoteError(str(error)) from None
+        except (KeyError, TypeError) as error:
             raise RemoteError(
                 f"{incoming / DONE}: is damaged ({error!r:.80}). Remove it."
             ) from None
         check_files(folder, names)
         check_files(folder, gone)
         paths = {name: incoming / "files" / name for name in names}
-        return {name: path for name, path in paths.items() if _is_file(path)}, gone
+        here = {name: path for name, path in paths.items() if os.path.lexists(path)}
+        for path in here.values():
+            with open_for_reading(self._root, path):  # refuses a link in any part of it
+                pass
+        return here, gone
 
     def _sha256(self, path: Path) -> str:
         """Read only if the file is another than the last time."""
@@ -161,6 +165,8 @@ class DirectoryRemote:
     def _explained(self, folder: str) -> Iterator[None]:
         try:
             yield
+        except RunFolderError as error:
+            raise RemoteError(f"{self.label}: {error}") from None
         except OSError as error:
             where = error.filename or folder
             raise RemoteError(
@@ -199,10 +205,8 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _copy(source: Path, target: Path) -> None:
-    if not _is_file(source):
-        raise FileNotFoundError(2, "is gone, or no plain file", str(source))
-    with source.open("rb") as reader, target.open("wb") as writer:
+def _copy(source_root: Path, source: Path, target_root: Path, target: Path) -> None:
+    with open_for_reading(source_root, source) as reader, replacing(target_root, target) as writer:
         shutil.copyfileobj(reader, writer, 1 << 20)
         writer.flush()
         os.fsync(writer.fileno())

@@ -36,10 +36,14 @@ ATTEMPTS = 5  # a checkpoint that is replaced while it is taken is tried again
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where the copy is, and what it holds. The manifest is part of the copy."""
+    """Where the copy is, and what it holds. The manifest is part of the copy.
+
+    `left_out` names what is no part of it because it is damaged, a link or no plain file.
+    """
 
     folder: Path
     manifest: RunManifest
+    left_out: tuple[str, ...] = ()
 
     @property
     def entries(self) -> dict[str, FileEntry]:
@@ -52,10 +56,11 @@ def take_snapshot(run_dir: Path, into: Path) -> Snapshot:
     """Copy a run folder into an empty or absent folder on the same disk."""
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
-    files = dict(_take_folder(run_dir, into, ""))
+    left_out: list[str] = []
+    files = dict(_take_folder(run_dir, into, "", left_out))
     manifest = RunManifest(files)
     (into / MANIFEST).write_bytes(manifest.to_bytes())
-    return Snapshot(into, manifest)
+    return Snapshot(into, manifest, tuple(left_out))
 
 
 def is_sealed(folder: Path) -> bool:
@@ -63,7 +68,9 @@ def is_sealed(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
-def _take_folder(source: Path, into: Path, prefix: str) -> Iterator[tuple[str, FileEntry]]:
+def _take_folder(
+    source: Path, into: Path, prefix: str, left_out: list[str]
+) -> Iterator[tuple[str, FileEntry]]:
     folders: list[str] = []
     for entry in _listed(source):
         if entry.name.startswith(".") or entry.name.endswith(LEFT_OUT):
@@ -77,17 +84,22 @@ def _take_folder(source: Path, into: Path, prefix: str) -> Iterator[tuple[str, F
             if copied is not None:
                 yield prefix + entry.name, copied
         else:
+            left_out.append(prefix + entry.name)
             logger.warning(f"{entry.path}: a link or no plain file, not shared")
     taken: set[str] = set()
     for name in sorted(folders):  # so that `last` comes before `last-1`
         slot = name.removesuffix(FALLBACK)
         if _is_slot(source, slot):
-            if slot not in taken and (files := _take_checkpoint(source, slot, into / slot)):
-                taken.add(slot)
-                yield from ((f"{prefix}{slot}/{file}", entry) for file, entry in files.items())
+            if slot in taken:
+                continue
+            taken.add(slot)
+            files = _take_checkpoint(source, slot, into / slot)
+            if not files:
+                left_out.append(prefix + slot)
+            yield from ((f"{prefix}{slot}/{file}", entry) for file, entry in files.items())
         else:
             (into / name).mkdir()
-            yield from _take_folder(source / name, into / name, f"{prefix}{name}/")
+            yield from _take_folder(source / name, into / name, f"{prefix}{name}/", left_out)
 
 
 def _is_slot(parent: Path, slot: str) -> bool:

@@ -11,7 +11,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,6 +24,8 @@ from slm_lab.hub.names import check_folder
 from slm_lab.hub.remote import Remote, RemoteFile, file_sha256
 from slm_lab.hub.run_manifest import MAX_BYTES, RunManifest, known_manifest, read_run_manifest
 from slm_lab.hub.snapshot import Snapshot, take_snapshot
+from slm_lab.runs.files import check_no_links, make_folder, write_atomic
+from slm_lab.spec.run_folder import RunFolderError
 
 SCRATCH = ".hub"
 THREADS = 4
@@ -42,6 +44,7 @@ class Transfer:
     same: int
     removed: int = 0
     skipped: tuple[str, ...] = ()  # there, but not in the manifest, or hidden
+    damaged: tuple[str, ...] = ()  # here, but not whole, and so not sent
 
     def __str__(self) -> str:
         if not self.files and not self.removed:
@@ -70,11 +73,12 @@ def push(
     name = run_dir.name
     scratch = run_dir.parent / SCRATCH / "push" / name
     remote.check_upload()
-    with _told(name), locked(_lock(run_dir.parent, name), f"{name} (a push or pull)"):
+    with _told(name), _turn(run_dir.parent, name):
         there = remote.files(name)
         ours = [run_dir / MANIFEST, scratch / MANIFEST]  # as last shared, and as last tried
         is_ours = not there or any(there[MANIFEST].is_same(p) for p in ours if MANIFEST in there)
         known = known_manifest(run_dir)
+        make_folder(run_dir.parent, scratch.parent)
         snapshot = take_snapshot(run_dir, scratch)
         changed = _changed(snapshot, there)
         if not is_ours and not force:
@@ -90,11 +94,12 @@ def push(
                 f"slm-lab push {name}",
                 _counter(total, progress),
             )
-        _write_whole(run_dir / MANIFEST, (snapshot.folder / MANIFEST).read_bytes())
+        write_atomic(run_dir, run_dir / MANIFEST, (snapshot.folder / MANIFEST).read_bytes())
         shutil.rmtree(scratch, ignore_errors=True)
     same = len(snapshot.manifest.files) - len(changed.keys() - {MANIFEST})
     sent = {file: entry for file, entry in changed.items() if file != MANIFEST}
-    return Transfer(len(sent), sum(e.size for e in sent.values()), same, len(gone))
+    size = sum(entry.size for entry in sent.values())
+    return Transfer(len(sent), size, same, len(gone), damaged=snapshot.left_out)
 
 
 def pull(
@@ -114,14 +119,15 @@ def pull(
     target = data_dir / folder
     scratch = data_dir / SCRATCH / "pull" / folder
     arrived, unfinished = scratch / "files", scratch / "unfinished"
-    with _told(folder), locked(_lock(data_dir, folder), f"{folder} (a push or pull)"):
+    with _told(folder), _turn(data_dir, folder):
         _refuse_links(data_dir, folder)
         there = remote.files(folder)
         if not there:
             raise RemoteError(
                 f"{folder}: not in {remote.label}. `slm-lab list --remote` shows what is."
             )
-        unfinished.mkdir(parents=True, exist_ok=True)
+        make_folder(data_dir, unfinished)
+        check_no_links(scratch)
         manifest = _fetch_manifest(remote, folder, there, arrived, unfinished)
         wanted = _wanted(folder, there, manifest)
         missing = {f: r for f, r in wanted.items() if not _is_here(target / f, r, manifest, f)}
@@ -134,7 +140,7 @@ def pull(
         def fetch(item: tuple[str, RemoteFile]) -> None:
             name, file = item
             path = arrived / name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(data_dir, path.parent)
             if not _is_here(path, file, manifest, name):
                 remote.download(folder, name, file, path, unfinished)
                 _check_arrival(folder, path, name, file, manifest)
@@ -144,7 +150,7 @@ def pull(
         removed = _stale(target, known, wanted)
         if manifest is None:
             manifest = _manifest_of(wanted, arrived, target)
-        _write_whole(arrived / MANIFEST, manifest.to_bytes())
+        write_atomic(data_dir, arrived / MANIFEST, manifest.to_bytes())
         _remove_others(arrived, {*missing, MANIFEST})  # of an earlier attempt
         _put_in_place(arrived, target, [*missing, MANIFEST], removed)
         shutil.rmtree(scratch, ignore_errors=True)
@@ -363,9 +369,9 @@ def _put_in_place(arrived: Path, target: Path, names: list[str], removed: list[s
         return
     # Nobody may train in it meanwhile. The manifest comes last: a kill on the way leaves files that
     # the next pull finds to be what it wants.
-    with locked(target / "checkpoint" / "run.lock", f"run folder {target}"):
+    with locked(target / "checkpoint" / "run.lock", f"run folder {target}", folder=target):
         for name in names:
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent, (target / name).parent)
             (arrived / name).replace(target / name)
         for name in removed:
             (target / name).unlink(missing_ok=True)
@@ -374,8 +380,10 @@ def _put_in_place(arrived: Path, target: Path, names: list[str], removed: list[s
 # Both
 
 
-def _lock(data_dir: Path, name: str) -> Path:
-    return data_dir / SCRATCH / "lock" / name
+def _turn(data_dir: Path, name: str) -> AbstractContextManager[None]:
+    """One push or pull of a folder at a time; a link in the place of `.hub` is refused."""
+    path = data_dir / SCRATCH / "lock" / name
+    return locked(path, f"{name} (a push or pull)", folder=data_dir)
 
 
 def _in_parallel(
@@ -409,19 +417,14 @@ def _told(folder: str) -> Iterator[None]:
     """A full or broken disk is no reason for a traceback."""
     try:
         yield
+    except RunFolderError as error:
+        raise RemoteError(str(error)) from None
     except OSError as error:
         where = error.filename or folder
         raise RemoteError(
             f"{folder}: {where}: {error.strerror or error}. What has arrived is kept; run the "
             "command again once that is mended."
         ) from None
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.tmp")
-    beside.write_bytes(content)
-    beside.replace(path)
 
 
 def _some(names: list[str]) -> str:

@@ -143,6 +143,16 @@ def write_or_warn(folder: Path, path: Path, content: str | bytes) -> bool:
     return True
 
 
+def remove_file(folder: Path, path: Path) -> None:
+    """Remove a file, if it is there; a link is removed itself, and none on the way is followed."""
+    with (
+        suppress(FileNotFoundError),
+        _written(folder, path),
+        _parent(folder, path) as (handle, name),
+    ):
+        os.unlink(name, dir_fd=handle)
+
+
 def open_for_append(folder: Path, path: Path) -> IO[bytes]:
     """Open a plain file at its end; it is made if there is none, as are folders on the way."""
     descriptor = _open_for_writing(folder, path, os.O_WRONLY | os.O_APPEND)

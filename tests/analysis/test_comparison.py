@@ -172,6 +172,20 @@ def test_an_env_without_a_target_is_left_out_of_the_common_scale_and_named(write
     assert any("Mine-v0: left out" in note for note in compare(trials)[-1].notes)
 
 
+def test_different_algorithms_in_different_envs_are_compared_in_each_env_alone(write_run, tmp_path):
+    trials = [
+        read_trial(write_run("ppo", returns=flat(100, 200, 300))),
+        read_trial(
+            write_run("sac", algorithm="SAC", env="Pendulum-v1", returns=flat(-200, -300, -400))
+        ),
+    ]
+    found = compare(trials)
+    assert [comparison.env for comparison in found] == ["CartPole-v1", "Pendulum-v1"]
+    assert "no method was run in every env: there is no comparison over all" in found[-1].notes
+    paths = plot_comparison(found, tmp_path, title="both")
+    assert all(path.is_file() for path in paths)
+
+
 # Graphs
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from slm_lab.experiment.models import load_model
+from slm_lab.spec.run_folder import RunFolderError
 
 
 def saved(layout) -> dict[str, dict[str, torch.Tensor]]:
@@ -85,3 +86,24 @@ def test_a_file_that_holds_code_is_refused(tmp_path):
     torch.save({"weight": Payload()}, tmp_path / "net_model.pt")
     with pytest.raises(Exception, match=r"[Ww]eights.only"):
         load_model(tmp_path / "net_model.pt")
+
+
+def test_a_flipped_bit_is_refused_or_changes_no_weight(tmp_path):
+    """torch's reader ignores the checksums of its zip; 400 bits, evenly over the file."""
+    path = tmp_path / "net_model.pt"
+    torch.save({"weight": torch.arange(2_000.0), "bias": torch.zeros(3)}, path)
+    whole, weights = path.read_bytes(), load_model(path)
+    refused = 0
+    for i in range(400):
+        place = i * len(whole) // 400
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << i % 8
+        path.write_bytes(damaged)
+        try:
+            loaded = load_model(path)
+        except RunFolderError:
+            refused += 1
+        else:  # in a part of the zip that means nothing, such as a date
+            assert loaded.keys() == weights.keys()
+            assert all(torch.equal(loaded[name], weights[name]) for name in weights)
+    assert refused > 350

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,51 @@ def test_links_in_a_share_are_not_followed(share: Path, elsewhere: Path, tmp_pat
         pull(DirectoryRemote(share), "linked", elsewhere)
 
 
+def complete(share: Path, folder: str, names: list[str], gone: list[str] | None = None) -> Path:
+    """An upload that is complete and not in place yet."""
+    incoming = share / ".incoming" / folder
+    incoming.mkdir(parents=True)
+    note = {"files": names, "gone": gone or [], "message": ""}
+    (incoming / "complete.json").write_text(json.dumps(note))
+    return incoming
+
+
+def test_a_linked_folder_in_what_has_arrived_copies_no_file_of_this_machine(
+    share: Path, elsewhere: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "home" / "keys").mkdir(parents=True)
+    (tmp_path / "home" / "keys" / "secret").write_text("secret")
+    incoming = complete(share, "evil", ["keys/secret"])
+    (incoming / "files").symlink_to(tmp_path / "home")
+    with pytest.raises(RemoteError, match="files: is a link"):
+        pull(DirectoryRemote(share), "evil", elsewhere)
+    assert not (elsewhere / "evil").exists()
+
+
+def test_a_push_into_a_share_neither_writes_nor_removes_through_a_link(
+    share: Path, run_dir: Path, tmp_path: Path, kit: Any
+) -> None:
+    outside = tmp_path / "home"
+    outside.mkdir()
+    (outside / "precious").write_text("precious")
+    complete(share, kit.FOLDER, [], gone=["info/precious"])
+    (share / "data" / kit.FOLDER).mkdir(parents=True)
+    (share / "data" / kit.FOLDER / "info").symlink_to(outside)
+    with pytest.raises(RemoteError, match=r"no plain file|is a link"):
+        push(DirectoryRemote(share), run_dir)
+    (share / "data" / kit.FOLDER / "info").unlink()
+    (share / ".incoming" / kit.FOLDER / "complete.json").unlink()
+    (share / ".incoming" / kit.FOLDER / "files").symlink_to(outside)
+    push(DirectoryRemote(share), run_dir)  # what arrived only in part, the link itself, goes
+    assert [path.name for path in outside.iterdir()] == ["precious"]
+
+
+def test_a_deeply_nested_note_is_refused_in_one_line(share: Path, elsewhere: Path) -> None:
+    (complete(share, "evil", []) / "complete.json").write_text("[" * 100_000)
+    with pytest.raises(RemoteError, match=r"complete\.json: is damaged"):
+        pull(DirectoryRemote(share), "evil", elsewhere)
+
+
 def test_a_push_killed_at_any_step_leaves_the_state_before_or_after_it(
     share: Path, run_dir: Path, tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,7 +102,8 @@ def test_a_push_killed_at_any_step_leaves_the_state_before_or_after_it(
     push(remote, run_dir)
     before = kit.contents(run_dir)
     log = run_dir / "log" / "ppo_cartpole_t0.log"
-    real_copy, real_replace, real_unlink = directory._copy, Path.replace, Path.unlink
+    real_copy, real_replace = directory._copy, Path.replace
+    real_replacing, real_remove = directory.replacing, directory.remove_file
     steps = left = 0
 
     def step() -> None:
@@ -65,19 +112,22 @@ def test_a_push_killed_at_any_step_leaves_the_state_before_or_after_it(
             raise Killed
         steps += 1
 
-    def copy(source: Path, target: Path) -> None:
+    def copy(*places: Path) -> None:
         step()
-        real_copy(source, target)
+        real_copy(*places)
 
     def replace(self: Path, target: Path) -> Path:
         if share in self.parents:
             step()
         return real_replace(self, target)
 
-    def unlink(self: Path, missing_ok: bool = False) -> None:
-        if share in self.parents:
-            step()
-        real_unlink(self, missing_ok)
+    def replacing(folder: Path, path: Path) -> Any:
+        step()
+        return real_replacing(folder, path)
+
+    def remove(folder: Path, path: Path) -> None:
+        step()
+        real_remove(folder, path)
 
     log.write_text("the last words\n")
     (run_dir / "info" / "more.json").write_text("{}")
@@ -89,7 +139,8 @@ def test_a_push_killed_at_any_step_leaves_the_state_before_or_after_it(
         with monkeypatch.context() as patch:
             patch.setattr(directory, "_copy", copy)
             patch.setattr(Path, "replace", replace)
-            patch.setattr(Path, "unlink", unlink)
+            patch.setattr(directory, "replacing", replacing)
+            patch.setattr(directory, "remove_file", remove)
             try:
                 push(remote, run_dir)
                 is_done = True

@@ -198,6 +198,30 @@ def test_a_link_in_the_place_of_the_folder_is_not_written_through(
     assert not list(outside.iterdir())
 
 
+@pytest.mark.parametrize("place", [".hub", ".hub/pull", ".hub/lock"])
+def test_a_link_in_the_place_of_the_scratch_folder_is_not_written_through(
+    remote: Remote, run_dir: Path, elsewhere: Path, tmp_path: Path, kit: Any, place: str
+) -> None:
+    push(remote, run_dir)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (elsewhere / place).parent.mkdir(parents=True)
+    (elsewhere / place).symlink_to(outside)
+    with pytest.raises(RemoteError, match="is a link"):
+        pull(remote, kit.FOLDER, elsewhere)
+    assert not list(outside.iterdir())
+
+
+def test_a_push_names_what_is_damaged_and_was_not_sent(
+    remote: Remote, run_dir: Path, kit: Any, tmp_path: Path
+) -> None:
+    (run_dir / "info" / "link.json").symlink_to(tmp_path)
+    (checkpoint,) = run_dir.glob("checkpoint/*/last")
+    (checkpoint / "manifest.json").write_text("{}")
+    left_out = ("info/link.json", checkpoint.relative_to(run_dir).as_posix())
+    assert set(push(remote, run_dir).damaged) == set(left_out)
+
+
 def test_a_folder_somebody_trains_in_is_not_pulled_into(
     remote: Remote, run_dir: Path, elsewhere: Path, kit: Any
 ) -> None:
