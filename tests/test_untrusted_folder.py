@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 from loguru import logger
 
+from slm_lab.analysis.trial import analyze_ended_trial
 from slm_lab.experiment.enjoy import enjoy
 from slm_lab.experiment.export import export_policy
+from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.saved_run import open_run
 from slm_lab.lab import analyze, evaluate, run
@@ -147,3 +150,44 @@ def test_a_video_is_not_written_into_a_linked_folder(folder, precious):
     with pytest.raises(RunFolderError, match="video: is a link"):
         play(folder)
     assert untouched(precious)
+
+
+# Disks that are full or cannot be written to
+
+
+def test_a_run_where_nothing_can_be_made_says_where_and_why(tmp_path):
+    (tmp_path / "data").write_text("a file")
+    with pytest.raises(RunFolderError, match=r"data.*cannot be made \(.*\)\. Start the run in"):
+        run(tiny(), "train", RunOptions(log_level="ERROR", data_dir=str(tmp_path / "data" / "x")))
+
+
+def test_a_data_folder_that_is_a_link_loop_is_no_traceback(tmp_path):
+    (tmp_path / "data").symlink_to("data")
+    with pytest.raises(RunFolderError, match="data: cannot be made"):
+        run(tiny(), "train", RunOptions(log_level="ERROR", data_dir=str(tmp_path / "data")))
+
+
+@pytest.mark.parametrize("first", ["info", "graph"])
+def test_the_score_is_not_lost_where_metrics_or_graphs_cannot_be_written(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    folder = tmp_path / finished.name
+    shutil.copytree(finished, folder)
+    real = os.replace
+
+    def full(source: str, target: str, **handles: int) -> None:
+        if target.endswith((".png", ".html", "metrics.json" if first == "info" else ".png")):
+            raise OSError(errno.ENOSPC, "No space left on device", target)
+        real(source, target, **handles)
+
+    monkeypatch.setattr(os, "replace", full)
+    lines: list[str] = []
+    handler = logger.add(lambda message: lines.append(message.record["message"]))
+    metrics = analyze_ended_trial(RunLayout(folder, "tiny"), 0)
+    logger.remove(handler)
+    assert metrics.frame == 200
+    (line,) = lines
+    assert f"{folder}/{first}/" in line
+    assert "not written (No space left on device)" in line
+    assert f"slm-lab retro {folder}" in line
+    assert not list(folder.rglob("*.tmp"))

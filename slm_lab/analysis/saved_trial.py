@@ -1,7 +1,7 @@
 """A trial read back from its run folder, ours or the original's, to be compared with others.
 
-A folder may come from anywhere: only CSV, JSON and YAML are read, links that lead out of it are not
-followed, sizes are bounded.
+A folder may come from anywhere: only CSV, JSON and YAML are read, no link in it is followed, sizes
+are bounded.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Everything is read off files that a run writes anyway, so it also works for runs of other processes,
 of other machines and of the original. Nothing is written, no lock is taken. What a file says is
-never trusted with a path, and a link that leads out of the data folder is not followed.
+never trusted with a path, and no link in a run folder is followed.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from slm_lab.experiment.manifest import (
     read_manifest,
 )
 from slm_lab.experiment.rotation import link, rotate
+from slm_lab.runs.files import check_place, make_folder
 
 PIECE_BYTES = 8_000_000
 SLOTS = ("last", "best")
@@ -196,8 +197,9 @@ class Inbox:
             match parcel:
                 case Begin(checkpoint):
                     arriving = _arriving(self._inside(checkpoint))
+                    make_folder(self._folder, arriving.parent)
                     shutil.rmtree(arriving, ignore_errors=True)
-                    arriving.mkdir(parents=True)
+                    arriving.mkdir()
                 case Piece():
                     self._write(parcel)
                 case Same(name):
@@ -215,7 +217,7 @@ class Inbox:
         path = self._inside(piece.path)
         if _is_checkpoint(piece.path):
             path = _arriving(path.parent) / path.name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        check_place(self._folder, path)
         with path.open("wb" if piece.offset == 0 else "r+b") as file:
             file.seek(piece.offset)
             file.write(piece.data)

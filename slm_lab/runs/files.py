@@ -179,14 +179,14 @@ def check_place(folder: Path, path: Path) -> None:
 def check_no_links(folder: Path) -> None:
     """Refuse a run folder that holds a link, a pipe or a device: a run would write through it."""
     for parent, folders, names in os.walk(folder):
-        if Path(parent) == folder and WANDB in folders:
-            folders.remove(WANDB)
         for name in (*folders, *names):
             path = Path(parent, name)
             with suppress(FileNotFoundError):  # files come and go
                 mode = path.lstat().st_mode
                 if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                     raise _not_plain(path, mode)
+        if Path(parent) == folder and WANDB in folders:
+            folders.remove(WANDB)
 
 
 # Directories and errors
@@ -298,8 +298,8 @@ def _not_plain(path: Path, mode: int) -> RunFolderError:
         except OSError:
             where = ""
         return RunFolderError(
-            f"{path}: is a link{where}, and leads out of what a run may read and write. Not "
-            "followed. Remove it, or put there what it leads to."
+            f"{path}: is a link{where}. No link in a run folder is followed, to read or to write. "
+            "Remove it, or put there what it leads to."
         )
     if stat.S_ISREG(mode):
         return RunFolderError(f"{path}: is a file, expected a folder. Remove it.")

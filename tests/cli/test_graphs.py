@@ -203,7 +203,7 @@ def test_retro_names_a_table_that_it_cannot_read(slm_lab):
     (folder / "info" / "ppo_cartpole_t0_s0_session_df_train.csv").write_text("a,b\n1,x\n")
     code, _, err = slm_lab("retro", str(folder))
     assert code == 2
-    assert "cannot be analysed" in err
+    assert "ppo_cartpole_t0_s0_session_df_train.csv: not a session table" in err
 
 
 def test_run_with_wandb_but_without_the_extra_is_told_how_to_install_it(slm_lab, monkeypatch):
@@ -213,3 +213,26 @@ def test_run_with_wandb_but_without_the_extra_is_told_how_to_install_it(slm_lab,
     assert "--wandb: wandb is not installed" in err
     assert "pip install 'slm-lab[wandb]'" in err
     assert not Path("data").exists()
+
+
+def test_plot_list_sends_no_escape_sequence_of_a_folder_to_the_terminal(slm_lab):
+    folder = write_run("ppo_cartpole")
+    path = folder / "ppo_cartpole_t0_spec.json"
+    tree = json.loads(path.read_text())
+    tree["env"]["name"] = "\x1b]0;owned\x07\x1b[2J"
+    path.write_text(json.dumps(tree))
+    (Path("data") / "bad\x1b[31m_2026_01_13_094433").mkdir()
+    code, out, err = slm_lab("plot-list")
+    assert code == 0
+    assert "owned" in out
+    assert "\x1b" not in out + err
+
+
+@pytest.mark.parametrize("command", [["plot", "-f"], ["compare"]])
+def test_an_output_folder_that_cannot_be_made_is_named(slm_lab, command):
+    folder = write_run("ppo_cartpole")
+    Path("out").write_text("a file")
+    code, _, err = slm_lab(*command, folder.name, "-o", "out/plots")
+    assert code == 2
+    assert "RunFolderError: -o: out" in err
+    assert "Traceback" not in err

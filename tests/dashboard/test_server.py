@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,3 +239,49 @@ def test_a_folder_that_is_not_there_and_a_port_that_is_taken_are_told(root):
 def test_loopback_is_told_from_the_rest():
     assert all(is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "127.8.8.8"))
     assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "192.168.0.1", "example.org"))
+
+
+def ask(client: Any, output: str, value: object) -> int:
+    """The status of a callback's answer where every input and state has that value."""
+    entries = client.get("/_dash-dependencies", headers=HERE).get_json()
+    entry = next(item for item in entries if output in item["output"])
+    outputs = entry["output"].strip(".").split("...")
+    body = {
+        "output": entry["output"],
+        "outputs": [
+            dict(zip(("id", "property"), name.rsplit(".", 1), strict=True)) for name in outputs
+        ],
+        "inputs": [{**item, "value": value} for item in entry["inputs"]],
+        "state": [{**item, "value": value} for item in entry["state"]],
+        "changedPropIds": [],
+    }
+    status: int = client.post("/_dash-update-component", json=body, headers=HERE).status_code
+    return status
+
+
+@pytest.mark.parametrize("output", ["grid.rowData", "graph.figure", "panel.children"])
+@pytest.mark.parametrize("value", [None, 3, "x", [None], {"keys": None, "places": [1]}, {}])
+def test_whatever_a_request_says_the_page_remembers_is_answered(client, output, value):
+    assert ask(client, output, value) in (200, 204)
+
+
+@pytest.mark.parametrize(
+    "body", [None, [], "x", {}, {"inputs": None}, {"inputs": [None]}, {"inputs": [], "state": None}]
+)
+def test_a_body_that_is_no_request_of_the_page_is_refused(client, body):
+    answer = client.post("/_dash-update-component", json=body, headers=HERE)
+    assert answer.status_code == 400
+
+
+def test_an_idle_connection_is_closed(root, monkeypatch):
+    monkeypatch.setattr("slm_lab.dashboard.server._QuietHandler.timeout", 0.2)
+    server = open_server(root, port=0)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as idle:
+            assert idle.recv(1) == b""
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -13,6 +13,7 @@ from slm_lab.hub.directory import DirectoryRemote
 from slm_lab.hub.error import NotAllowed, RemoteError
 from slm_lab.hub.remote import open_remote
 from slm_lab.hub.transfer import pull, push
+from slm_lab.runs import files
 
 
 class Killed(BaseException):
@@ -103,7 +104,7 @@ def test_a_push_killed_at_any_step_leaves_the_state_before_or_after_it(
     before = kit.contents(run_dir)
     log = run_dir / "log" / "ppo_cartpole_t0.log"
     real_copy, real_replace = directory._copy, Path.replace
-    real_replacing, real_remove = directory.replacing, directory.remove_file
+    real_replacing, real_remove = files.replacing, files.remove_file
     steps = left = 0
 
     def step() -> None:

@@ -205,7 +205,7 @@ def test_a_full_disk_is_an_error_with_the_path_and_can_be_a_warning(folder, monk
     def no_space(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "a.json")
 
-    monkeypatch.setattr(files.os, "replace", no_space)
+    monkeypatch.setattr(os, "replace", no_space)
     path = folder / "info" / "a.json"
     with pytest.raises(OSError, match=f"No space left on device: '{path}'"):
         files.write_atomic(folder, path, "x")
