@@ -24,6 +24,7 @@ from slm_lab.experiment.shipping import (
     session_files,
     write_plain,
 )
+from slm_lab.spec.run_folder import RunFolderError
 
 UNIT = "tiny_t0_s0"
 
@@ -39,7 +40,10 @@ def there(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    return tmp_path / "here"
+    """The run folder."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture
@@ -224,3 +228,12 @@ def test_an_unfinished_arrival_is_no_checkpoint(there, here, store):
     with pytest.raises(CheckpointError):
         read_manifest(here / "checkpoint" / UNIT / "last")
     assert list(session_files(here, UNIT)) == []
+
+
+def test_what_arrives_is_not_written_through_a_link(there, here, tmp_path):
+    (there / "info" / "a.csv").write_text("frame\n1\n")
+    (tmp_path / "outside").mkdir()
+    (here / "info").symlink_to(tmp_path / "outside")
+    with pytest.raises(RunFolderError, match="info: is a link"):
+        ship(Outbox(there), here)
+    assert not list((tmp_path / "outside").iterdir())
