@@ -206,7 +206,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(slm_lab, folder):
     (folder / "info" / "ppo_cartpole_t0_evaluation_best_deterministic.json").mkdir()
     code, _, err = slm_lab("eval", folder, "--episodes", 1)
     assert code == 2
-    assert "evaluation_best_deterministic.json: cannot be written" in err
+    assert "evaluation_best_deterministic.json: is a folder, expected a plain file" in err
 
 
 # export

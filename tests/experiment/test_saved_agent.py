@@ -293,7 +293,7 @@ def test_a_model_that_is_a_link_out_of_the_folder_is_not_followed(folder, tmp_pa
     outside = tmp_path / "outside.pt"
     net_file(folder).rename(outside)
     os.symlink(outside, net_file(folder))
-    refused(folder, "leads out of the run folder")
+    refused(folder, "is a link")
 
 
 @pytest.mark.parametrize("layers", [[10**6, 10**6], [2000] * 500])
