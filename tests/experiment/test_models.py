@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 import torch
 
-from slm_lab.experiment.models import load_model
+from slm_lab.experiment.layout import RunLayout
+from slm_lab.experiment.models import load_model, save_models
 from slm_lab.spec.run_folder import RunFolderError
 
 
@@ -107,3 +110,26 @@ def test_a_flipped_bit_is_refused_or_changes_no_weight(tmp_path):
             assert loaded.keys() == weights.keys()
             assert all(torch.equal(loaded[name], weights[name]) for name in weights)
     assert refused > 350
+
+
+def test_models_that_cannot_all_be_written_leave_the_older_set_whole(tmp_path, monkeypatch):
+    """The disk is full when the second of two files is written."""
+    layout = RunLayout.create("tiny", "2026_01_01_000000", tmp_path)
+    before = {"net_model": {"w": torch.zeros(2)}, "net_optim": {"w": torch.zeros(2)}}
+    save_models(before, layout, 0, 0, best=False)
+    save, calls = torch.save, []
+
+    def save_once(state, file):
+        calls.append(file)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(state, file)
+
+    monkeypatch.setattr(torch, "save", save_once)
+    after = {"net_model": {"w": torch.ones(2)}, "net_optim": {"w": torch.ones(2)}}
+    with pytest.raises(OSError, match=r"No space left on device: '.*tiny_t0_s0_net_optim\.pt'"):
+        save_models(after, layout, 0, 0, best=False)
+    assert {name: state["w"].tolist() for name, state in saved(layout).items()} == {
+        "net_model.pt": [0.0, 0.0],
+        "net_optim.pt": [0.0, 0.0],
+    }
