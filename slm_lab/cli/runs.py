@@ -13,7 +13,7 @@ from slm_lab.cli.hub import Repo, print_remote
 from slm_lab.cli.options import BAD_INPUT, printable
 
 if TYPE_CHECKING:
-    from slm_lab.experiment.run_catalog import RunSummary
+    from slm_lab.experiment.run_summary import RunSummary
 
 HEAD = ("RUN", "ALGORITHM", "ENV", "STATUS", "SCORE", "TARGET", "FRAMES", "SESSIONS", "STARTED")
 RIGHT = ("SCORE", "TARGET", "FRAMES", "SESSIONS")

@@ -24,7 +24,7 @@ from slm_lab.dashboard.run_files import (
     videos,
 )
 from slm_lab.experiment.resume import resume_command
-from slm_lab.experiment.run_catalog import STATUSES, RunSummary
+from slm_lab.experiment.run_summary import STATUSES, RunSummary
 from slm_lab.experiment.saved_run import TIMESTAMP
 
 MOST_SIDE_BY_SIDE = 6

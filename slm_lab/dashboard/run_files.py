@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slm_lab.experiment.manifest import CheckpointError, read_manifest
-from slm_lab.experiment.run_catalog import (
+from slm_lab.experiment.run_summary import (
     RunSummary,
     read_json,
     read_spec_tree,

@@ -16,7 +16,8 @@ from slm_lab.dashboard.report import write_report
 from slm_lab.experiment.layout import RunLayout
 from slm_lab.experiment.lock import is_held, lock_holders, locked
 from slm_lab.experiment.options import RunOptions
-from slm_lab.experiment.run_catalog import RunCatalog, RunSummary, read_run
+from slm_lab.experiment.run_catalog import RunCatalog, read_run
+from slm_lab.experiment.run_summary import RunSummary
 from slm_lab.experiment.saved_run import RunFolderError
 from slm_lab.experiment.search.journal import Journal, Report, Status
 
@@ -378,7 +379,7 @@ def test_whatever_is_wrong_with_a_folder_it_is_a_row_and_the_others_are_listed(
             raise ZeroDivisionError
         return ()
 
-    monkeypatch.setattr("slm_lab.experiment.run_catalog.session_indices", broken)
+    monkeypatch.setattr("slm_lab.experiment.run_summary.session_indices", broken)
     healthy, other = RunCatalog(tmp_path).scan()
     assert healthy.status == "done"
     assert (other.status, other.reason) == ("failed", "cannot be read: ZeroDivisionError()")
