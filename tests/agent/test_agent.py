@@ -266,7 +266,7 @@ def test_the_policy_learns_through_the_lens_it_acted_with(
     assert seen == [7.0, 0.0]  # raw before there are statistics, then 7 - mean 7
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ["DQN", "SoftActorCritic"])
 def test_batch_norm_follows_what_is_learned_from_and_not_what_is_acted_on(
     make_spec: MakeSpec, algorithm: str
 ) -> None:
@@ -279,7 +279,7 @@ def test_batch_norm_follows_what_is_learned_from_and_not_what_is_acted_on(
     agent.act(np.full((4, 1), 9.0, np.float32))
     agent.act(np.full((1, 1), 9.0, np.float32), explore=False)  # one env has no batch statistics
     assert all(torch.equal(a, b) for a, b in zip(before, statistics(), strict=True))
-    live(agent, 16, seed=0)
+    live(agent, 16, seed=0)  # 64 transitions, of which 32 come before learning
     assert not any(torch.equal(a, b) for a, b in zip(before, statistics(), strict=True))
 
 

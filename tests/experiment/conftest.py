@@ -127,6 +127,7 @@ def make_spec() -> MakeSpec:
                     "hid_layers": [4],
                     "hid_layers_activation": "tanh",
                     "optim_spec": {"name": "Adam", "lr": 0.01},
+                    **({"batch_norm": True} if algorithm == "CrossQ" else {}),
                 },
             },
             "env": {"name": "probe/ActionMatters-v0", "num_envs": 2, "max_frame": 200},

@@ -161,8 +161,7 @@ def act(path: Path, obs: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("net", ["TorchArcNet", "batch norm"])
 def test_every_net_of_vectors(make_spec, export, net):
-    shared = {"shared": True, **OPTIMIZER}
-    export(make_spec(env__name="CartPole-v1", agent__net=NETS[net] | shared))
+    export(make_spec("DQN", env__name="CartPole-v1", agent__net=NETS[net] | OPTIMIZER))
 
 
 def test_a_dueling_net(make_spec, export):
@@ -187,7 +186,7 @@ def test_the_other_formats_hold_the_same(make_spec, pendulum, export, format, ca
             env__name=env_of("image"), agent__net=NETS["ConvNet"] | {"shared": False} | OPTIMIZER
         ),
         "TorchArcNet": lambda: make_spec(
-            env__name="CartPole-v1", agent__net=NETS["TorchArcNet"] | {"shared": True} | OPTIMIZER
+            "DQN", env__name="CartPole-v1", agent__net=NETS["TorchArcNet"] | OPTIMIZER
         ),
         "integers": lambda: make_spec(env__name=env_of("integers")),
         "SoftActorCritic": lambda: make_spec("SoftActorCritic", env__name=env_of("Box")),

@@ -163,7 +163,7 @@ def test_a_count_of_batches_goes_by_either_name(make_spec, train_folder):
         "arc": {"modules": {"body": {"Sequential": body}}, "graph": GRAPH},
         "optim_spec": {"name": "Adam", "lr": 0.01},
     }
-    folder = train_folder(make_spec(agent__net=net))
+    folder = train_folder(make_spec("DQN", agent__net=net))
     state = torch.load(net_file(folder), weights_only=True)
     steps = state.pop("body.body.1.steps")
     torch.save(state | {"body.body.1.step": steps.long()}, net_file(folder))
