@@ -92,8 +92,8 @@ class TrialRounds:
         """Bring every session to the end of the next round; a session that is there waits.
 
         One that diverges ends its trial: the others could only be averaged with a failure. Where
-        the trial ends, or may be stopped, its files are written before it says so: the search
-        never counts on a trial that a kill could still take files from.
+        the trial ends, is interrupted or may be stopped, its files are written before it says so:
+        the search never counts on a trial that a kill could still take files from.
         """
         began = time.monotonic()
         frame = min(session.frame for session in self._sessions)
@@ -122,7 +122,7 @@ class TrialRounds:
         )
         if this.done:
             self.close()
-        elif until in self._rungs and not this.interrupted:
+        elif this.interrupted or until in self._rungs:
             for session in self._sessions:
                 session.save()
         return this

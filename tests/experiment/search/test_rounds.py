@@ -114,6 +114,15 @@ def test_a_round_that_is_cut_short_says_so(make_spec, run_rounds):
     assert not reports[1].done
 
 
+def test_a_round_that_is_cut_short_is_on_disk_before_it_says_so(make_spec, tmp_path):
+    layout = RunLayout.create("tiny", "now", tmp_path)
+    asked = iter([False] * 30)
+    trial = begin(make_spec(), layout, should_stop=lambda: next(asked, True))
+    assert trial.advance().interrupted
+    assert read_manifest(layout.checkpoint_dir(0, 0) / "last").frame == 60
+    trial.close()
+
+
 def test_a_stop_file_is_looked_for_now_and_then(tmp_path):
     now = 0.0
     stop = StopFile(tmp_path / "stop", clock=lambda: now)
@@ -135,8 +144,7 @@ def begin(spec: Spec, layout: RunLayout, **options: Any) -> TrialRounds:
         0,
         RunOptions(mode="search", resume=True),
         floor=FLOOR,
-        should_stop=lambda: False,
-        **{"rounds": (100, 200), **options},
+        **{"rounds": (100, 200), "should_stop": lambda: False, **options},
     )
 
 
