@@ -30,7 +30,7 @@ from slm_lab.experiment.local_sessions import available_cores
 from slm_lab.experiment.lock import locked
 from slm_lab.experiment.options import RunOptions
 from slm_lab.experiment.provenance import save_spec
-from slm_lab.experiment.resume import check_same_experiment, find_run, resume_command
+from slm_lab.experiment.resume import check_same_experiment, resume_command, train_mode
 from slm_lab.experiment.search.journal import Journal, TrialRecord
 from slm_lab.experiment.search.plan import TRIALS_PER_DIMENSION, SearchPlan, plan_search
 from slm_lab.experiment.seeding import draw_seed, validation_seed
@@ -374,7 +374,7 @@ class _Desk:
         logger.info(f"Validating trial {record.trial} with {spec.meta.max_session} fresh seeds")
         # Inside the search's folder, and uploaded with it.
         options = replace(self.options, data_dir=str(folder), upload_hf=False)
-        metrics = train(spec, _mode(spec, folder), options)
+        metrics = train(spec, train_mode(spec.name, folder), options)
         _setup_logging(self.layout, self.options)  # the training had the log for itself
         self.validated[record.trial] = metrics.total_reward_ma
         path = self.layout.validation_path()
@@ -397,13 +397,6 @@ class _Desk:
             path.unlink()
         for path in self.layout.predir.glob(f"checkpoint/{self.layout.trial_name(trial)}_s*"):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _mode(spec: Spec, folder: Path) -> str:
-    """`train`, or `train@FOLDER` where a search was killed in the middle of this training."""
-    with suppress(SpecError):
-        return f"train@{find_run(spec.name, 'latest', folder).predir}"
-    return "train"
 
 
 def _engine() -> ModuleType:

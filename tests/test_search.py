@@ -285,8 +285,8 @@ def journal_of(folder: Path) -> str:
 def is_under_way(journal: str) -> bool:
     """Whether its last event is the report of a trial that has a checkpoint, and far to go."""
     whole_lines = journal[: journal.rfind("\n") + 1].splitlines()
-    last = json.loads(whole_lines[-1]) if whole_lines else {"event": ""}
-    return last["event"] == "report" and 400 <= last["frame"] <= 1200
+    last: dict[str, Any] = json.loads(whole_lines[-1]) if whole_lines else {}
+    return last.get("event") == "report" and 400 <= last["frame"] <= 1200
 
 
 @pytest.mark.slow

@@ -52,6 +52,14 @@ def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
     return RunLayout.open(runs[-1])
 
 
+def train_mode(spec_name: str, data_dir: Path) -> str:
+    """The mode to train a spec in: `train@FOLDER` where a run of it was begun, else `train`."""
+    try:
+        return f"train@{find_run(spec_name, 'latest', data_dir).predir}"
+    except SpecError:
+        return "train"
+
+
 def check_same_experiment(spec: Spec, layout: RunLayout, trial: int | None) -> Spec:
     """The spec that the folder's run was started with, which `spec` must not differ from.
 
