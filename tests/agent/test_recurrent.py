@@ -222,7 +222,7 @@ def test_the_first_ratio_of_ppo_is_one(make_spec: MakeSpec, cell: str, shared: b
     algorithm = agent.algorithm
     rollout = agent.experience.batch(0)
     assert (rollout.obs[0, :, 2:] != 0).any()
-    rows, action, old_log_prob, _, _, old_value = algorithm._rows(rollout)
+    rows, action, old_log_prob, _, _, old_value = algorithm._rows(algorithm.evaluate(rollout))
     for index in shuffled_minibatches(16, 4, 32, 4, torch.Generator()):
         sequences = from_rows(rows[index], 4)
         policy, value = algorithm.nets(algorithm.learner.state, sequences)
