@@ -20,7 +20,7 @@ demo: $(VENV)/.installed ## set up, then train PPO on CartPole and show its scor
 test: $(VENV)/.installed-dev browser ## set up, then run every test
 	$(BIN)/python -m pytest
 
-test-torch: $(TORCH_VENV)/.installed ## the agent's tests with another torch, TORCH=2.8.0, in an environment of its own
+test-torch: $(TORCH_VENV)/.installed ## the agent's tests with another torch, TORCH=2.15.0, in an environment of its own
 	$(TORCH_VENV)/bin/python -c 'import torch; print("torch", torch.__version__)'
 	$(TORCH_VENV)/bin/python -m pytest tests/agent
 
@@ -94,15 +94,16 @@ $(PEERS)/.installed: benchmarks/peers.txt constraints.txt | $(PEERS)/bin/python
 	@$(PEERS)/bin/python $(PIP_INSTALL) -r benchmarks/peers.txt
 	@touch $@
 
-# Everything else as it is tested; torch brings what it needs, from PyPI for CUDA, too: some gigabytes.
+# Everything else as it is tested, but setuptools, of which some releases want an older one. From PyPI,
+# torch brings what it needs for CUDA, too: some gigabytes.
 $(TORCH_VENV)/.installed: pyproject.toml constraints.txt | $(TORCH_VENV)/bin/python
 	@echo "Installing slm-lab with torch $(TORCH) into $(TORCH_VENV): several minutes the first time."
-	@grep -v '^torch==' constraints.txt > $(TORCH_VENV)/constraints.txt
+	@grep -vE '^(torch|setuptools)==' constraints.txt > $(TORCH_VENV)/constraints.txt
 	@$(TORCH_VENV)/bin/python $(PIP_INSTALL:constraints.txt=$(TORCH_VENV)/constraints.txt) 'torch==$(TORCH)' -e '.[atari,box2d,mujoco]' pytest pytest-xdist hypothesis
 	@touch $@
 
 $(BIN)/python $(PEERS)/bin/python $(TORCH_VENV)/bin/python:
-	@test -n '$(TORCH)' || test '$(@D)' != '$(TORCH_VENV)/bin' || { echo "make: which torch? Name a release: make test-torch TORCH=2.8.0" >&2; exit 1; }
+	@test -n '$(TORCH)' || test '$(@D)' != '$(TORCH_VENV)/bin' || { echo "make: which torch? Name a release: make test-torch TORCH=2.15.0" >&2; exit 1; }
 	@command -v $(PYTHON) >/dev/null || { echo "make: no '$(PYTHON)' here. Install Python 3.11 or newer, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: Python 3.11 or newer is needed, '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Name a newer one: make PYTHON=python3.11" >&2; exit 1; }
 	@echo "Creating the virtual environment $(@:/bin/python=)."
