@@ -37,6 +37,7 @@ browser:
 check: $(VENV)/.installed-dev ## format, lint, types and the fast tests: run before every commit
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -m "not slow"
 
@@ -44,16 +45,16 @@ format: $(VENV)/.installed-dev ## rewrite the files as `make check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-SIDE_BY_SIDE := $(BIN)/python -m benchmarks.side_by_side --peer-python $(PEERS)/bin/python
+SIDE_BY_SIDE := $(BIN)/python -m perf.side_by_side --peer-python $(PEERS)/bin/python
 
 bench: $(VENV)/.installed-dev $(PEERS)/.installed ## every workload beside its peers and the machine's limit: an hour or two
 	$(SIDE_BY_SIDE)
-	$(BIN)/python benchmarks/start_up.py
-	$(BIN)/python -m benchmarks.scaling
-	$(BIN)/python -m benchmarks.performance_page
+	$(BIN)/python perf/start_up.py
+	$(BIN)/python -m perf.scaling
+	$(BIN)/python -m perf.performance_page
 
 bench-quick: $(VENV)/.installed-dev $(PEERS)/.installed ## four of them, briefly: a few minutes
-	$(SIDE_BY_SIDE) --quick --output benchmarks/results/quick
+	$(SIDE_BY_SIDE) --quick --output perf/results/quick
 
 bench-ppo: $(VENV)/.installed-dev $(PEERS)/.installed ## PPO CartPole: our frames per second beside SB3 and SBX
 	$(SIDE_BY_SIDE) ppo_cartpole
@@ -65,13 +66,13 @@ bench-pong: $(VENV)/.installed-dev $(PEERS)/.installed ## PPO on Atari Pong: bes
 	$(SIDE_BY_SIDE) ppo_pong ppo_pong_one_core
 
 bench-checkpoint: $(VENV)/.installed-dev ## share of the training time that checkpoints take
-	$(BIN)/python benchmarks/checkpoint_cost.py
+	$(BIN)/python perf/checkpoint_cost.py
 
 bench-dashboard: $(VENV)/.installed-dev ## how long the page takes with 300 runs
-	$(BIN)/python -m benchmarks.dashboard_load
+	$(BIN)/python -m perf.dashboard_load
 
 bench-playground: $(VENV)/.installed-dev ## MuJoCo Playground: frames per second against the number of envs
-	$(BIN)/python benchmarks/playground_speed.py CartpoleBalance CheetahRun --train ppo_playground
+	$(BIN)/python perf/playground_speed.py CartpoleBalance CheetahRun --train ppo_playground
 
 clean: ## remove environments and caches; results in data/ stay
 	rm -rf $(VENV) $(PEERS) .venv-torch-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -89,9 +90,9 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	@$(BIN)/python $(PIP_INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/.installed
 
-$(PEERS)/.installed: benchmarks/peers.txt constraints.txt | $(PEERS)/bin/python
+$(PEERS)/.installed: perf/peers.txt constraints.txt | $(PEERS)/bin/python
 	@echo "Installing the peers (Stable-Baselines3, SBX) into $(PEERS): one to several minutes the first time."
-	@$(PEERS)/bin/python $(PIP_INSTALL) -r benchmarks/peers.txt
+	@$(PEERS)/bin/python $(PIP_INSTALL) -r perf/peers.txt
 	@touch $@
 
 # Everything else as it is tested, but setuptools, of which some releases want an older one. From PyPI,

@@ -14,32 +14,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from slm_lab.agent.agent import Agent
-    from slm_lab.agent.divergence import DivergenceError
+    from slm_lab.agent.learning.divergence import DivergenceError
     from slm_lab.agent.make import make_agent
     from slm_lab.analysis.evaluation import Evaluation
     from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.analysis.trial import TrialMetrics
+    from slm_lab.api.run import RunStopped, SessionsFailed, evaluate, run
     from slm_lab.env.error import EnvError
     from slm_lab.env.make import make_env
     from slm_lab.env.vector import VectorEnv
-    from slm_lab.experiment.options import RunOptions
-    from slm_lab.experiment.saved_agent import load_agent
-    from slm_lab.lab import RunStopped, SessionsFailed, evaluate, run
+    from slm_lab.playback.saved_agent import load_agent
     from slm_lab.spec import Spec, SpecError, SpecWarning, load_spec
     from slm_lab.spec.run_folder import RunFolderError
+    from slm_lab.training.options import RunOptions
     from slm_lab.types import Metrics, Spaces, Transition
 
 _HOME = {
     "Agent": "agent.agent",
-    "DivergenceError": "agent.divergence",
+    "DivergenceError": "agent.learning.divergence",
     "EnvError": "env.error",
     "Evaluation": "analysis.evaluation",
     "Metrics": "types",
     "RunFolderError": "spec.run_folder",
-    "RunOptions": "experiment.options",
-    "RunStopped": "lab",
+    "RunOptions": "training.options",
+    "RunStopped": "api.run",
     "SearchMetrics": "analysis.experiment",
-    "SessionsFailed": "lab",
+    "SessionsFailed": "api.run",
     "Spaces": "types",
     "Spec": "spec",
     "SpecError": "spec",
@@ -47,12 +47,12 @@ _HOME = {
     "Transition": "types",
     "TrialMetrics": "analysis.trial",
     "VectorEnv": "env.vector",
-    "evaluate": "lab",
-    "load_agent": "experiment.saved_agent",
+    "evaluate": "api.run",
+    "load_agent": "playback.saved_agent",
     "load_spec": "spec",
     "make_agent": "agent.make",
     "make_env": "env",
-    "run": "lab",
+    "run": "api.run",
 }
 
 __all__ = [

@@ -24,9 +24,6 @@ import torch
 from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
-from slm_lab.experiment.distributed import SharedAlgorithm
-from slm_lab.experiment.loop import Loop, evaluate
-from slm_lab.experiment.workers import shared_nets
 from slm_lab.spec import Spec, SpecError, spec_from_dict
 from slm_lab.spec.compatibility import (
     FEATURES,
@@ -37,6 +34,9 @@ from slm_lab.spec.compatibility import (
     verdict,
     verdict_with_algorithm,
 )
+from slm_lab.training.distributed import SharedAlgorithm
+from slm_lab.training.loop import Loop, evaluate
+from slm_lab.training.workers import shared_nets
 from slm_lab.types import Rows, Transition, on_host
 
 FRAMES = 96

@@ -12,13 +12,13 @@ import pytest
 from loguru import logger
 
 from slm_lab.analysis.trial import analyze_ended_trial
-from slm_lab.experiment.enjoy import enjoy
-from slm_lab.experiment.export import export_policy
-from slm_lab.experiment.layout import RunLayout
-from slm_lab.experiment.options import RunOptions
-from slm_lab.experiment.saved_run import open_run
-from slm_lab.lab import analyze, evaluate, run
+from slm_lab.api.run import analyze, evaluate, run
+from slm_lab.playback.enjoy import enjoy
+from slm_lab.playback.export import export_policy
+from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.saved_run import open_run
 from slm_lab.spec.run_folder import RunFolderError
+from slm_lab.training.options import RunOptions
 from tests.tiny import tiny
 
 QUIET = RunOptions(log_level="ERROR")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.experience import Experience, Lens, ResidentExperience
-from slm_lab.agent.learner import Learner
-from slm_lab.agent.parallel_learners import ParallelLearners
+from slm_lab.agent.learning.learner import Learner
+from slm_lab.agent.learning.parallel_learners import ParallelLearners
 from slm_lab.agent.recurrence import Carry, Recurrence
 from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
 

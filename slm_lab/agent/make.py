@@ -22,8 +22,6 @@ from slm_lab.agent.algorithm.sarsa import SARSA
 from slm_lab.agent.algorithm.sequence import sequence_length
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.algorithm.sil import SelfImitation
-from slm_lab.agent.compiler import is_worth_compiling
-from slm_lab.agent.device import resolve_device
 from slm_lab.agent.experience import (
     Experience,
     ImitationExperience,
@@ -33,6 +31,9 @@ from slm_lab.agent.experience import (
     ReplayExperience,
     ResidentExperience,
 )
+from slm_lab.agent.learning.compiler import is_worth_compiling
+from slm_lab.agent.learning.device import resolve_device
+from slm_lab.agent.learning.seeds import AgentSeeds
 from slm_lab.agent.memory.budget import check_fits, replay_bytes
 from slm_lab.agent.memory.frame_replay import FrameReplay
 from slm_lab.agent.memory.replay import Replay
@@ -42,7 +43,6 @@ from slm_lab.agent.memory.sampler import PrioritizedSampler, Sampler, UniformSam
 from slm_lab.agent.memory.sequence_sampler import SequenceSampler
 from slm_lab.agent.normalizer import make_obs_transform, make_reward_transform
 from slm_lab.agent.recurrence import RowLens, recurrence_of
-from slm_lab.agent.seeds import AgentSeeds
 from slm_lab.spec import (
     ActorCriticSpec,
     CrossQSpec,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from slm_lab.agent.moments import RunningMoments, State
-from slm_lab.agent.scan import discounted_scan
+from slm_lab.agent.learning.moments import RunningMoments, State
+from slm_lab.agent.learning.scan import discounted_scan
 
 if TYPE_CHECKING:
     from slm_lab.spec import EnvSpec

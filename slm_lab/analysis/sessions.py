@@ -21,7 +21,7 @@ Mode = Literal["train", "eval"]
 class RunPaths(Protocol):
     """The paths that analysis reads and writes; `experiment.layout.RunLayout` provides them.
 
-    Stated here because analysis sits beside the experiment room and does not import it.
+    Stated here because analysis does not import training.
     """
 
     @property

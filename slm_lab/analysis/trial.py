@@ -141,7 +141,7 @@ def _write_json(paths: RunPaths, path: Path, content: object) -> None:
 
 
 def _format_value(key: str, value: float) -> str:
-    """As the console of the experiment room prints it; the two may not import each other."""
+    """As the console of a training run prints it; analysis does not import training."""
     if math.isnan(value):
         return "nan"
     if key == "frame":

@@ -17,6 +17,6 @@ from pathlib import Path
 
 # Where things lie in the repository; commands take other places as flags.
 MANIFEST_DIR = Path("slm_lab/benchmark")
-RESULTS_DIR = Path("benchmark/results")
+RESULTS_DIR = Path("results")
 PAGE = Path("docs/BENCHMARKS.md")
 PLOTS_DIR = Path("docs/plots")

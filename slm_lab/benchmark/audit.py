@@ -24,9 +24,9 @@ from slm_lab.benchmark.result import (
     read_result,
 )
 from slm_lab.benchmark.table import missing_plots, page_text
-from slm_lab.experiment.provenance import is_same_code
-from slm_lab.experiment.resume import spec_differences
-from slm_lab.experiment.saved_run import RunFolderError, open_run
+from slm_lab.runs.provenance import is_same_code
+from slm_lab.runs.resume import spec_differences
+from slm_lab.runs.saved_run import RunFolderError, open_run
 from slm_lab.spec import SpecError
 
 CURVE_DIGITS = 1e-4  # the curve is kept with six digits

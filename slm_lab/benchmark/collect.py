@@ -12,14 +12,14 @@ import pandas as pd
 from slm_lab.analysis.curves import curve
 from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial
+from slm_lab.api.run import evaluate
 from slm_lab.benchmark.manifest import Manifest, Row
 from slm_lab.benchmark.result import Evaluated, Kept, Provenance, Result, ResultError, write_result
-from slm_lab.experiment.layout import RunLayout
-from slm_lab.experiment.provenance import read_sittings
-from slm_lab.experiment.resume import spec_differences, unfinished_sessions
-from slm_lab.experiment.saved_run import SavedRun, open_run
-from slm_lab.lab import evaluate
 from slm_lab.runs.files import read_json
+from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.provenance import read_sittings
+from slm_lab.runs.resume import spec_differences, unfinished_sessions
+from slm_lab.runs.saved_run import SavedRun, open_run
 
 EPISODES = 100
 EVALUATION_SEED = 0

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slm_lab.api.run import RunStopped, run
 from slm_lab.benchmark.collect import collect
 from slm_lab.benchmark.manifest import Manifest, Row
 from slm_lab.benchmark.result import Kept, Result
 from slm_lab.benchmark.state import OPEN, RowState, Standing, row_state
-from slm_lab.experiment.options import RunOptions
-from slm_lab.lab import RunStopped, run
+from slm_lab.training.options import RunOptions
 
 GUESSED_FRAMES_PER_SECOND = 2000.0  # of a whole trial, until a first row has been measured
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from slm_lab.analysis.tables import read_session
 from slm_lab.benchmark.manifest import Row
 from slm_lab.benchmark.result import Kept, read_result
-from slm_lab.experiment.layout import RunLayout
-from slm_lab.experiment.lock import is_held, lock_holders
-from slm_lab.experiment.provenance import read_sittings
-from slm_lab.experiment.resume import spec_differences, unfinished_sessions
-from slm_lab.experiment.saved_run import RunFolderError, open_run
+from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.lock import is_held, lock_holders
+from slm_lab.runs.provenance import read_sittings
+from slm_lab.runs.resume import spec_differences, unfinished_sessions
+from slm_lab.runs.saved_run import RunFolderError, open_run
 from slm_lab.spec import Spec, SpecError
 
 TIMESTAMP = r"\d{4}_\d\d_\d\d_\d{6}(_\d+)?"

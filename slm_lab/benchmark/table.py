@@ -15,7 +15,7 @@ from slm_lab.benchmark.collect import EPISODES
 from slm_lab.benchmark.manifest import Manifest, Phase, Reference, Row, Settings, Table
 from slm_lab.benchmark.plot import curves_digest, drawn_from, plot_algorithms
 from slm_lab.benchmark.result import PLOT, Kept, Result
-from slm_lab.experiment.resume import spec_differences
+from slm_lab.runs.resume import spec_differences
 
 SOLVED, CLOSE, MEASURED, FAILED, PENDING, SKIPPED = "✅", "⚠️", "📊", "❌", "🔄", "Skip"
 CLOSE_SHARE = 0.8

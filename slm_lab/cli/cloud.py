@@ -45,8 +45,8 @@ def run_remote(
         missing_token,
         to_yaml,
     )
-    from slm_lab.experiment.layout import new_timestamp
-    from slm_lab.experiment.search.plan import plan_search
+    from slm_lab.runs.layout import new_timestamp
+    from slm_lab.search.plan import plan_search
     from slm_lab.spec import load_spec
     from slm_lab.spec.trust import admit_modules
 

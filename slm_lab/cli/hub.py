@@ -133,8 +133,8 @@ def _each(
     names: list[str], work: Callable[[str, Progress], Transfer], done: str, *, into: str
 ) -> None:
     """Every folder gets its turn; those that did not work are named, and the command fails."""
-    from slm_lab.experiment.lock import LockedError
     from slm_lab.hub.error import NotAllowed, RemoteError
+    from slm_lab.runs.lock import LockedError
 
     failed = 0
     for name in names:

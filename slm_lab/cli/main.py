@@ -33,10 +33,10 @@ OUR_ERRORS = (
     "slm_lab.dashboard.report",
     "slm_lab.dashboard.server",
     "slm_lab.env.error",
-    "slm_lab.experiment.export",
-    "slm_lab.experiment.lock",
+    "slm_lab.playback.export",
+    "slm_lab.runs.lock",
     "slm_lab.hub.error",
-    "slm_lab.lab",
+    "slm_lab.api.run",
     "slm_lab.spec.error",
     "slm_lab.spec.run_folder",
 )
@@ -176,11 +176,11 @@ def run(
         )
         return
     from slm_lab.analysis.experiment import SearchMetrics
-    from slm_lab.experiment.options import RunOptions
+    from slm_lab.api.run import RunStopped, search
+    from slm_lab.api.run import run as run_spec
     from slm_lab.hub.error import UploadFailed
-    from slm_lab.lab import RunStopped, search
-    from slm_lab.lab import run as run_spec
     from slm_lab.spec import load_spec
+    from slm_lab.training.options import RunOptions
 
     if stop_ray:
         _stop_searches()
@@ -320,9 +320,9 @@ def _print_search(metrics: SearchMetrics) -> None:
 
 
 def _print_search_plan(spec: Spec, mode: str) -> None:
-    from slm_lab.experiment.search.plan import plan_search
-    from slm_lab.experiment.search.speed import measure_speed
-    from slm_lab.search import describe_search
+    from slm_lab.search.plan import plan_search
+    from slm_lab.search.run import describe_search
+    from slm_lab.search.speed import measure_speed
     from slm_lab.spec.trust import admit_modules
 
     if mode != "search":
@@ -333,7 +333,7 @@ def _print_search_plan(spec: Spec, mode: str) -> None:
 
 
 def _stop_searches() -> None:
-    from slm_lab.search import stop_searches
+    from slm_lab.search.run import stop_searches
 
     stopped = stop_searches(Path("data"))
     for predir in stopped:

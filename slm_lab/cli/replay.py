@@ -13,7 +13,7 @@ from slm_lab.cli.options import Trust, printable
 
 if TYPE_CHECKING:
     from slm_lab.analysis.evaluation import Evaluation
-    from slm_lab.experiment.play import Episodes
+    from slm_lab.playback.play import Episodes
 
 EPISODES, EPISODES_ON_VIDEO = 10, 1
 
@@ -111,9 +111,9 @@ def _enjoy(
     out: Path | None = None,
     trust: Sequence[str] = (),
 ) -> None:
-    from slm_lab.experiment.enjoy import enjoy as play_saved
-    from slm_lab.experiment.saved_run import open_run
-    from slm_lab.experiment.video import can_write_mp4
+    from slm_lab.playback.enjoy import enjoy as play_saved
+    from slm_lab.playback.video import can_write_mp4
+    from slm_lab.runs.saved_run import open_run
 
     run = open_run(where, trial=trial, spec_name=spec_name, trust=trust)
     session = run.best_session(best=not last) if session is None else session
@@ -148,7 +148,7 @@ def evaluate(
     trust: Trust = None,
 ) -> None:
     """Score every session of a trial over fresh episodes, with confidence intervals."""
-    from slm_lab.lab import evaluate as evaluate_run
+    from slm_lab.api.run import evaluate as evaluate_run
 
     evaluation = evaluate_run(
         folder,
@@ -176,8 +176,8 @@ def export(
     trust: Trust = None,
 ) -> None:
     """Write a trained agent as one file, observation in, action out, checked against the agent."""
-    from slm_lab.experiment.export import export_policy
-    from slm_lab.experiment.saved_run import open_run
+    from slm_lab.playback.export import export_policy
+    from slm_lab.runs.saved_run import open_run
 
     run = open_run(folder, trial=trial, trust=trust or ())
     session = run.best_session(best=not last) if session is None else session

@@ -13,7 +13,7 @@ from slm_lab.cli.hub import Repo, print_remote
 from slm_lab.cli.options import BAD_INPUT, printable
 
 if TYPE_CHECKING:
-    from slm_lab.experiment.run_summary import RunSummary
+    from slm_lab.runs.summary import RunSummary
 
 HEAD = ("RUN", "ALGORITHM", "ENV", "STATUS", "SCORE", "TARGET", "FRAMES", "SESSIONS", "STARTED")
 RIGHT = ("SCORE", "TARGET", "FRAMES", "SESSIONS")
@@ -41,7 +41,7 @@ def list_runs(
 
 def print_local(pattern: str, data_dir: Path) -> None:
     """A table for people, plain text for pipes."""
-    from slm_lab.experiment.run_catalog import RunCatalog
+    from slm_lab.runs.catalog import RunCatalog
 
     if not data_dir.is_dir():
         typer.echo(f"-d: no folder {data_dir}. Expected one that holds runs.", err=True)

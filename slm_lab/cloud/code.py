@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from slm_lab.experiment.provenance import git_sha
+from slm_lab.runs.provenance import git_sha
 from slm_lab.spec import Spec, find_spec_file, packaged_spec_dir
 
 ON_MACHINE = "/slm-lab"

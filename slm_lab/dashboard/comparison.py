@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slm_lab.experiment.run_summary import RunSummary
+from slm_lab.runs.summary import RunSummary
 
 # What differs between any two runs and shapes neither.
 RUN_KEYS = frozenset(

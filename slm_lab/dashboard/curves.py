@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slm_lab.analysis.tables import read_session
-from slm_lab.experiment.run_summary import RunSummary, session_indices
+from slm_lab.runs.summary import RunSummary, session_indices
 
 Axis = Literal["frame", "wall_t", "opt_step"]
 AXES: tuple[Axis, ...] = ("frame", "wall_t", "opt_step")

@@ -13,8 +13,8 @@ from slm_lab.dashboard import panels
 from slm_lab.dashboard.comparison import benchmark
 from slm_lab.dashboard.curves import RETURNS
 from slm_lab.dashboard.figures import COLUMN_LABELS, MOST_RUNS
-from slm_lab.experiment.run_catalog import RunCatalog
-from slm_lab.experiment.run_summary import STATUSES, RunSummary
+from slm_lab.runs.catalog import RunCatalog
+from slm_lab.runs.summary import STATUSES, RunSummary
 
 TABS = {
     "curves": "Curves",

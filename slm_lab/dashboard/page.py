@@ -18,8 +18,8 @@ from slm_lab.dashboard.curves import AXES, RETURNS, CurveStore
 from slm_lab.dashboard.figures import MOST_RUNS, THEMES, Trace, figure
 from slm_lab.dashboard.layout import HIDE, SHOW, column_options, names, page_layout, shown_runs
 from slm_lab.dashboard.run_files import log_names, log_text
-from slm_lab.experiment.run_catalog import RunCatalog
-from slm_lab.experiment.run_summary import RunSummary
+from slm_lab.runs.catalog import RunCatalog
+from slm_lab.runs.summary import RunSummary
 
 REFRESH_SECONDS = 2.0
 INDEX = """<!doctype html>

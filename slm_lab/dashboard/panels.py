@@ -23,9 +23,9 @@ from slm_lab.dashboard.run_files import (
     versions,
     videos,
 )
-from slm_lab.experiment.resume import resume_command
-from slm_lab.experiment.run_summary import STATUSES, RunSummary
-from slm_lab.experiment.saved_run import TIMESTAMP
+from slm_lab.runs.resume import resume_command
+from slm_lab.runs.saved_run import TIMESTAMP
+from slm_lab.runs.summary import STATUSES, RunSummary
 
 MOST_SIDE_BY_SIDE = 6
 MOST_TRIALS = 200

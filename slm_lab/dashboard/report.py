@@ -27,9 +27,9 @@ from slm_lab.dashboard.run_files import (
     versions,
     videos,
 )
-from slm_lab.experiment.run_catalog import read_run
-from slm_lab.experiment.run_summary import RunSummary
+from slm_lab.runs.catalog import read_run
 from slm_lab.runs.files import read_bytes, write_atomic
+from slm_lab.runs.summary import RunSummary
 from slm_lab.spec.run_folder import RunFolderError
 
 MOST_TRIALS_DRAWN = 8

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slm_lab.experiment.manifest import CheckpointError, read_manifest
-from slm_lab.experiment.run_summary import (
+from slm_lab.runs.checkpoint_manifest import CheckpointError, read_manifest
+from slm_lab.runs.files import plain_files
+from slm_lab.runs.summary import (
     RunSummary,
     read_json,
     read_spec_tree,
@@ -19,7 +20,6 @@ from slm_lab.experiment.run_summary import (
     session_indices,
     tail,
 )
-from slm_lab.runs.files import plain_files
 
 PHASES = ("env", "act", "learn", "other")
 VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
@@ -27,7 +27,7 @@ LOG_BYTES = 200_000
 LOG_LINES = 500
 LONGEST_VALUE = 500
 
-# As experiment/console.py writes it: time: env 31 % · act 22 % · learn 41 % · other 6 %
+# As training/console.py writes it: time: env 31 % · act 22 % · learn 41 % · other 6 %
 _PROGRESS = re.compile(r"\| Trial \d+ session (\d+) \| frame ")
 _PROFILE = re.compile(r"time: " + " · ".join(rf"{phase} (\d+) %" for phase in PHASES))
 

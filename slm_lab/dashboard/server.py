@@ -21,7 +21,7 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from slm_lab.dashboard.curves import CurveStore
 from slm_lab.dashboard.page import REFRESH_SECONDS, build_app
 from slm_lab.dashboard.run_files import VIDEO_TYPES, videos
-from slm_lab.experiment.run_catalog import RunCatalog
+from slm_lab.runs.catalog import RunCatalog
 
 VIDEO_RULE = "/video/<path:key>/<name>"
 # Dash has more routes than this page needs, one of them for any path; the rest is not there.

@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 
 from slm_lab.cloud.dstack import ADD_PROJECT
 from slm_lab.doctor.finding import Finding, Status
-from slm_lab.experiment.local_sessions import available_cores
+from slm_lab.training.executors.local import available_cores
 
 NET_SECONDS = 3.0
 PROBE_SECONDS = 120.0  # a bound for a machine that is busy; an idle one takes some seconds

@@ -48,7 +48,7 @@ def probe_torch() -> None:
 def _try_compiler() -> None:
     import torch
 
-    from slm_lab.agent.compiler import compile_graph, has_cpp_compiler
+    from slm_lab.agent.learning.compiler import compile_graph, has_cpp_compiler
 
     install = "sudo apt-get install g++  (or set CXX to a C++ compiler)"
     if not has_cpp_compiler():

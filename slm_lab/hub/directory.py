@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from slm_lab.experiment.lock import locked
 from slm_lab.hub.error import NotAllowed, RemoteError
 from slm_lab.hub.names import check_files, check_folder
 from slm_lab.hub.remote import DATA, RemoteFile, Sent, file_sha256
 from slm_lab.runs.files import check_place, open_for_reading, read_json, remove_file, replacing
+from slm_lab.runs.lock import locked
 from slm_lab.spec.run_folder import RunFolderError
 
 INCOMING = ".incoming"  # beside data/: what has arrived and is not in place yet

@@ -5,8 +5,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 
-from slm_lab.experiment.manifest import is_plain_name
 from slm_lab.hub.error import RemoteError
+from slm_lab.runs.checkpoint_manifest import is_plain_name
 
 MAX_FILES = 100_000
 MAX_PART_BYTES, MAX_NAME_BYTES, MAX_DEPTH = 255, 1024, 16

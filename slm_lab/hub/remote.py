@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from slm_lab.experiment.manifest import FileEntry
+from slm_lab.runs.checkpoint_manifest import FileEntry
 
 DATA = "data"  # the folder of a remote that holds the run folders
 DEFAULT_REPO = "SLM-Lab/benchmark-dev"

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slm_lab.experiment.manifest import MANIFEST, FileEntry, sealed, unsealed
 from slm_lab.hub.error import RemoteError
 from slm_lab.hub.names import check_files
+from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry, sealed, unsealed
 from slm_lab.spec.run_places import RUN_MANIFEST_SCHEMA as SCHEMA
 
 MAX_BYTES = 32_000_000

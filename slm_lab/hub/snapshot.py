@@ -17,7 +17,9 @@ from pathlib import Path
 
 from loguru import logger
 
-from slm_lab.experiment.manifest import (
+from slm_lab.hub.remote import file_sha256
+from slm_lab.hub.run_manifest import RunManifest
+from slm_lab.runs.checkpoint_manifest import (
     MANIFEST,
     CheckpointError,
     FileEntry,
@@ -25,8 +27,6 @@ from slm_lab.experiment.manifest import (
     read_manifest,
     unsealed,
 )
-from slm_lab.hub.remote import file_sha256
-from slm_lab.hub.run_manifest import RunManifest
 
 # Of nobody else's concern: locks, and what is being written or was found damaged.
 LEFT_OUT = (".lock", ".writing", ".damaged", ".tmp")

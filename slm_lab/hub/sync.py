@@ -18,10 +18,10 @@ from typing import TypeVar
 
 from loguru import logger
 
-from slm_lab.experiment.manifest import MANIFEST
 from slm_lab.hub.error import NotAllowed, RemoteError, UploadFailed
 from slm_lab.hub.remote import Remote, open_remote
 from slm_lab.hub.transfer import push
+from slm_lab.runs.checkpoint_manifest import MANIFEST
 
 SYNC_SECONDS = 300.0  # at most so often; twice as long after every failure, up to:
 LONGEST_PAUSE_SECONDS = 3600.0

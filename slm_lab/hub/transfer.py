@@ -17,14 +17,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from threading import Lock
 
-from slm_lab.experiment.lock import locked
-from slm_lab.experiment.manifest import MANIFEST, FileEntry
 from slm_lab.hub.error import RemoteError
 from slm_lab.hub.names import check_folder
 from slm_lab.hub.remote import Remote, RemoteFile, file_sha256
 from slm_lab.hub.run_manifest import MAX_BYTES, RunManifest, known_manifest, read_run_manifest
 from slm_lab.hub.snapshot import Snapshot, take_snapshot
+from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry
 from slm_lab.runs.files import check_no_links, make_folder, write_atomic
+from slm_lab.runs.lock import locked
 from slm_lab.spec.run_folder import RunFolderError
 
 SCRATCH = ".hub"

@@ -16,8 +16,8 @@ from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.probe import register_probes
 from slm_lab.env.vector import VectorEnv
-from slm_lab.experiment.loop import Loop
 from slm_lab.spec import Spec, SpecWarning, spec_from_dict
+from slm_lab.training.loop import Loop
 from slm_lab.types import ReplayBatch, Rollout, Transition
 
 MakeSpec = Callable[..., Spec]

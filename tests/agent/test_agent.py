@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent import compiler
 from slm_lab.agent.agent import Agent
-from slm_lab.agent.divergence import DivergenceError, check_finite
+from slm_lab.agent.learning import compiler
+from slm_lab.agent.learning.divergence import DivergenceError, check_finite
 from slm_lab.agent.make import make_agent
-from slm_lab.experiment.loop import Loop
 from slm_lab.spec import Spec, SpecError
+from slm_lab.training.loop import Loop
 from slm_lab.types import ActionType, Spaces, Transition
 
 MakeSpec = Callable[..., Spec]

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from slm_lab.agent.make import make_agent
-from slm_lab.experiment.loop import Loop
 from slm_lab.spec import Spec
 from slm_lab.spec.algorithm import ON_POLICY
+from slm_lab.training.loop import Loop
 from slm_lab.types import Spaces
 
 MakeSpec = Callable[..., Spec]

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from slm_lab.agent.net.bidirectional import BidirectionalNet
 from slm_lab.agent.net.make import make_net
-from slm_lab.experiment.loop import Loop
 from slm_lab.spec import RecurrentNetSpec, Spec
+from slm_lab.training.loop import Loop
 
 OBS, HIDDEN = 2, 5
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from slm_lab.agent.learning.moments import RunningMoments
 from slm_lab.agent.make import make_agent
-from slm_lab.agent.moments import RunningMoments
 from slm_lab.agent.normalizer import (
     ObsClip,
     ObsNormalizer,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from slm_lab.agent import make
 from slm_lab.agent.agent import Agent
-from slm_lab.agent.learner import Learner
+from slm_lab.agent.learning.learner import Learner
 from slm_lab.agent.memory.rollout import RolloutMemory
 from slm_lab.env.make import make_env
 from slm_lab.spec import Spec

@@ -19,7 +19,7 @@ from slm_lab.agent.algorithm.ppo import (
     ppo_policy_loss,
     symlog,
 )
-from slm_lab.agent.learner import State
+from slm_lab.agent.learning.learner import State
 from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
 from slm_lab.types import Rollout, Spaces

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from slm_lab.agent.agent import Agent
-from slm_lab.experiment.loop import Loop
 from slm_lab.spec import Spec
+from slm_lab.training.loop import Loop
 
 MakeSpec = Callable[..., Spec]
 Train = Callable[..., Loop]

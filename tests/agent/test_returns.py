@@ -16,7 +16,7 @@ from slm_lab.agent.algorithm.returns import (
     n_step_returns,
     standardize,
 )
-from slm_lab.agent.scan import discounted_scan
+from slm_lab.agent.learning.scan import discounted_scan
 
 F, T = False, True
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from slm_lab.agent.algorithm.schedule import LearningRate, LearningRates, scheduled_value
-from slm_lab.experiment.loop import Loop
 from slm_lab.spec import MLPNetSpec, SchedulerSpec, ScheduleSpec, Spec
+from slm_lab.training.loop import Loop
 
 
 def schedule(

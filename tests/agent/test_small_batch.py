@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.learner import Trainable
+from slm_lab.agent.learning.learner import Trainable
 from slm_lab.agent.net.make import make_net
 from slm_lab.agent.net.small_batch import MAX_ROWS, MAX_WIDTH, numpy_forward
 from slm_lab.spec import MLPNetSpec

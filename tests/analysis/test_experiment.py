@@ -19,7 +19,7 @@ from slm_lab.analysis.experiment import (
     write_experiment,
 )
 from slm_lab.analysis.experiment_plot import plot_experiment
-from slm_lab.experiment.layout import RunLayout
+from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import load_spec
 
 GAMMA, LR = "agent.algorithm.gamma", "agent.net.optim_spec.lr"

@@ -49,8 +49,8 @@ gym.register("Trouble-v0", entry_point=Trouble, max_episode_steps=50)
 @pytest.fixture(autouse=True)
 def known_code(monkeypatch):
     """As in a clean checkout, whatever the tree of who runs the tests looks like."""
-    monkeypatch.setattr("slm_lab.experiment.provenance.git_sha", lambda: "a" * 40)
-    monkeypatch.setattr("slm_lab.experiment.provenance.git_dirty", lambda: False)
+    monkeypatch.setattr("slm_lab.runs.provenance.git_sha", lambda: "a" * 40)
+    monkeypatch.setattr("slm_lab.runs.provenance.git_dirty", lambda: False)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from slm_lab.benchmark.manifest import Row, load_manifest
 from slm_lab.benchmark.result import Kept, write_result
 from slm_lab.benchmark.runner import GUESSED_FRAMES_PER_SECOND, Step, estimated_hours, next_step
 from slm_lab.benchmark.state import RowState, Standing, row_state
-from slm_lab.experiment.lock import locked
+from slm_lab.runs.lock import locked
 
 RESULTS, DATA = Path("res"), Path("data")
 SHIPPED = load_manifest()

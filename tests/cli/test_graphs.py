@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from slm_lab.cli.main import retro_main
-from slm_lab.experiment.layout import RunLayout
-from slm_lab.experiment.lock import locked
+from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.lock import locked
 
 HEADER = "total_reward,total_reward_ma,loss,fps,frame,wall_t,t,epi,opt_step,lr,entropy\n"
 

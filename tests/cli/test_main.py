@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from slm_lab.experiment.options import RunOptions
 from slm_lab.spec import load_spec, packaged_spec_dir, packaged_specs
+from slm_lab.training.options import RunOptions
 
 ROOT = Path(__file__).parents[2]
 PPO = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
@@ -37,7 +37,7 @@ def called(monkeypatch):
         calls.append((spec, mode, options))
         raise SystemExit(0)
 
-    monkeypatch.setattr("slm_lab.lab.run", record)
+    monkeypatch.setattr("slm_lab.api.run.run", record)
     return calls
 
 
@@ -324,7 +324,7 @@ def test_a_search_takes_its_flags_from_the_command_or_the_environment(slm_lab, m
         calls.append((options, resume))
         raise SystemExit(0)
 
-    monkeypatch.setattr("slm_lab.lab.search", record)
+    monkeypatch.setattr("slm_lab.api.run.search", record)
     monkeypatch.setenv("KEEP_TRIALS", "7")
     monkeypatch.setenv("RAY_ADDRESS", "ray.example:6379")
     slm_lab("run", PPO, "ppo_cartpole", "search", "--validate", "2")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.synthetic_runs import SyntheticRun, write_run
+from perf.synthetic_runs import SyntheticRun, write_run
 
 SMALL = SyntheticRun(sessions=1, rows=5, max_frame=100)
 

@@ -16,10 +16,10 @@ import torch
 from loguru import logger
 
 from slm_lab import evaluate
+from slm_lab.api.run import run
 from slm_lab.cli.main import main
-from slm_lab.experiment.options import RunOptions
-from slm_lab.lab import run
 from slm_lab.spec import load_spec
+from slm_lab.training.options import RunOptions
 
 PPO = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
 TINY = [

@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.synthetic_runs import SyntheticRun, write_run
+from perf.synthetic_runs import SyntheticRun, write_run
 
 ROOT = Path(__file__).parents[2]
 SMALL = SyntheticRun(sessions=1, rows=5, max_frame=100)

@@ -14,10 +14,10 @@ import pytest
 from loguru import logger
 
 from slm_lab import SpecError, load_agent, load_spec, make_env
-from slm_lab.experiment.options import RunOptions
-from slm_lab.lab import run
+from slm_lab.api.run import run
 from slm_lab.spec import Spec
 from slm_lab.spec.trust import admit_modules
+from slm_lab.training.options import RunOptions
 from tests.tiny import tiny
 
 CODE = """

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.synthetic_runs import SyntheticRun, write_run
+from perf.synthetic_runs import SyntheticRun, write_run
 from slm_lab.dashboard.report import write_report
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.synthetic_runs import SyntheticRun, write_run
+from perf.synthetic_runs import SyntheticRun, write_run
 from slm_lab.dashboard.curves import CurveStore, Line, join, thin
-from slm_lab.experiment.run_catalog import read_run
+from slm_lab.runs.catalog import read_run
 
 SMALL = SyntheticRun(sessions=2, rows=10, max_frame=100)
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.synthetic_runs import SyntheticRun, write_run
+from perf.synthetic_runs import SyntheticRun, write_run
 from slm_lab.dashboard.curves import Line, join
 from slm_lab.dashboard.figures import MOST_RUNS, THEMES, Trace, figure
-from slm_lab.experiment.run_catalog import read_run
+from slm_lab.runs.catalog import read_run
 
 pytest.importorskip("dash")
 from slm_lab.dashboard.panels import places, run_row, same_target, short_names

@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from benchmarks.synthetic_runs import SyntheticRun, write_run
+from perf.synthetic_runs import SyntheticRun, write_run
 from slm_lab.dashboard.report import MOST_VIDEO_BYTES, ReportError, report_page, write_report
-from slm_lab.experiment.run_catalog import read_run
-from slm_lab.experiment.search.journal import Journal, Report
+from slm_lab.runs.catalog import read_run
+from slm_lab.runs.search_journal import Journal, Report
 
 SMALL = SyntheticRun(sessions=2, rows=10, max_frame=100)
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>' onload='alert(3)"

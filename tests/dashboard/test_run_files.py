@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from benchmarks.synthetic_runs import SyntheticRun, write_run
+from perf.synthetic_runs import SyntheticRun, write_run
 from slm_lab.dashboard.comparison import benchmark, spec_diff
 from slm_lab.dashboard.run_files import (
     LOG_LINES,
@@ -19,8 +19,8 @@ from slm_lab.dashboard.run_files import (
     versions,
     videos,
 )
-from slm_lab.experiment.console import format_profile
-from slm_lab.experiment.run_catalog import RunCatalog, read_run
+from slm_lab.runs.catalog import RunCatalog, read_run
+from slm_lab.training.console import format_profile
 
 SMALL = SyntheticRun(sessions=1, rows=5, max_frame=100)
 

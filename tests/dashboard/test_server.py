@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.synthetic_runs import SyntheticRun, write_run
+from perf.synthetic_runs import SyntheticRun, write_run
 
 pytest.importorskip("dash")
 from slm_lab.dashboard.server import DashboardError, is_loopback, make_app, open_server

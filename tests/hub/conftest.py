@@ -20,10 +20,10 @@ os.environ["HF_HUB_DISABLE_IMPLICIT_TOKEN"] = "1"
 
 import huggingface_hub.utils._http as hub_http
 
-from slm_lab.experiment.manifest import MANIFEST, FileEntry, Manifest
 from slm_lab.hub.directory import DirectoryRemote
 from slm_lab.hub.huggingface import HuggingFaceRemote
 from slm_lab.hub.remote import Remote, file_sha256
+from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry, Manifest
 
 
 def _load(name: str) -> Any:

@@ -268,8 +268,8 @@ def test_names_that_are_one_file_elsewhere_are_refused(
 def test_a_hostile_manifest_names_nothing_outside(
     hub: Any, remote: HuggingFaceRemote, elsewhere: Path, kit: Any
 ) -> None:
-    from slm_lab.experiment.manifest import FileEntry
     from slm_lab.hub.run_manifest import RunManifest
+    from slm_lab.runs.checkpoint_manifest import FileEntry
 
     manifest = RunManifest({"../../evil.txt": FileEntry(1, "0" * 64)})
     hub.datasets[kit.REPO].put("data/evil/manifest.json", manifest.to_bytes())

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from slm_lab.experiment.manifest import MANIFEST, check_file, read_manifest
 from slm_lab.hub import snapshot
 from slm_lab.hub.run_manifest import read_run_manifest
 from slm_lab.hub.snapshot import take_snapshot
+from slm_lab.runs.checkpoint_manifest import MANIFEST, check_file, read_manifest
 
 SESSION = "checkpoint/ppo_cartpole_t0_s0"
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from slm_lab.experiment.manifest import MANIFEST, FileEntry
 from slm_lab.hub.directory import DirectoryRemote
 from slm_lab.hub.error import RemoteError
 from slm_lab.hub.remote import Remote, file_sha256
 from slm_lab.hub.run_manifest import RunManifest
 from slm_lab.hub.transfer import matching, pull, push
+from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry
 
 
 @pytest.fixture
@@ -225,7 +225,7 @@ def test_a_push_names_what_is_damaged_and_was_not_sent(
 def test_a_folder_somebody_trains_in_is_not_pulled_into(
     remote: Remote, run_dir: Path, elsewhere: Path, kit: Any
 ) -> None:
-    from slm_lab.experiment.lock import LockedError, locked
+    from slm_lab.runs.lock import LockedError, locked
 
     push(remote, run_dir)
     pull(remote, kit.FOLDER, elsewhere)

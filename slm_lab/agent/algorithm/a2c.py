@@ -19,10 +19,10 @@ from slm_lab.agent.algorithm.returns import discounted_returns, gae, n_step_retu
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.algorithm.sequence import from_rollout
 from slm_lab.agent.algorithm.setup import Setup
-from slm_lab.agent.compiler import Compiled
-from slm_lab.agent.divergence import check_finite
-from slm_lab.agent.learner import Learner, State, acting_weights, descent
-from slm_lab.agent.seeds import initialising
+from slm_lab.agent.learning.compiler import Compiled
+from slm_lab.agent.learning.divergence import check_finite
+from slm_lab.agent.learning.learner import Learner, State, acting_weights, descent
+from slm_lab.agent.learning.seeds import initialising
 from slm_lab.spec import Problem, SpecError
 from slm_lab.types import Metrics, Rollout
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from slm_lab.agent.algorithm.distribution import Distribution, Family, Noise
 from slm_lab.agent.algorithm.privileged import seen_by_policy
 from slm_lab.agent.algorithm.setup import Setup
-from slm_lab.agent.compiler import Compiled
-from slm_lab.agent.learner import State, Trainable
+from slm_lab.agent.learning.compiler import Compiled
+from slm_lab.agent.learning.learner import State, Trainable
 from slm_lab.agent.net.small_batch import Forward, numpy_forward
 
 PolicyOfHeads = Callable[[Sequence[Tensor]], Distribution]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from slm_lab.agent.algorithm.distribution import Distribution, Family
 from slm_lab.agent.algorithm.privileged import seen_by_critic, seen_by_policy
 from slm_lab.agent.algorithm.sequence import sequence_length
-from slm_lab.agent.learner import State, Trainable
+from slm_lab.agent.learning.learner import State, Trainable
 from slm_lab.agent.net.bidirectional import BidirectionalNet
 from slm_lab.agent.net.init import init_head
 from slm_lab.agent.net.make import make_net

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets
-from slm_lab.agent.learner import State
-from slm_lab.agent.moments import RunningMoments
+from slm_lab.agent.learning.learner import State
+from slm_lab.agent.learning.moments import RunningMoments
 from slm_lab.types import Rollout
 
 

@@ -17,10 +17,10 @@ from slm_lab.agent.algorithm.schedule import LearningRates
 from slm_lab.agent.algorithm.sequence import from_rows, sequence_length
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.algorithm.target_net import TargetUpdate
-from slm_lab.agent.divergence import check_finite
-from slm_lab.agent.learner import Learner, State, Trainable, gradients
+from slm_lab.agent.learning.divergence import check_finite
+from slm_lab.agent.learning.learner import Learner, State, Trainable, gradients
+from slm_lab.agent.learning.seeds import initialising
 from slm_lab.agent.net.make import make_net
-from slm_lab.agent.seeds import initialising
 from slm_lab.types import Metrics, ReplayBatch
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from torch import Tensor
 from slm_lab.agent.algorithm.acting import numpy_way
 from slm_lab.agent.algorithm.distribution import Categorical, Noise
 from slm_lab.agent.algorithm.schedule import scheduled_value
-from slm_lab.agent.compiler import Compiled
-from slm_lab.agent.learner import State, Trainable
+from slm_lab.agent.learning.compiler import Compiled
+from slm_lab.agent.learning.learner import State, Trainable
 
 if TYPE_CHECKING:
     from slm_lab.agent.algorithm.setup import Setup

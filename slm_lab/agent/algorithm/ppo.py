@@ -22,10 +22,10 @@ from slm_lab.agent.algorithm.returns import gae, standardize
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.algorithm.sequence import from_rows, shuffled_minibatches
 from slm_lab.agent.algorithm.setup import Setup
-from slm_lab.agent.divergence import check_finite
-from slm_lab.agent.learner import Learner, State, Update, descent
-from slm_lab.agent.parallel_learners import ParallelLearners
-from slm_lab.agent.seeds import initialising
+from slm_lab.agent.learning.divergence import check_finite
+from slm_lab.agent.learning.learner import Learner, State, Update, descent
+from slm_lab.agent.learning.parallel_learners import ParallelLearners
+from slm_lab.agent.learning.seeds import initialising
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.setup import Setup
-from slm_lab.agent.learner import Learner
+from slm_lab.agent.learning.learner import Learner
 from slm_lab.types import Metrics, Rollout
 
 

@@ -20,10 +20,10 @@ from slm_lab.agent.algorithm.returns import discounted_returns, standardize
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.algorithm.sequence import from_rollout, sequence_length
 from slm_lab.agent.algorithm.setup import Setup
-from slm_lab.agent.divergence import check_finite
-from slm_lab.agent.learner import Learner, State, Trainable, acting_weights, descent
-from slm_lab.agent.moments import RunningMoments
-from slm_lab.agent.seeds import initialising
+from slm_lab.agent.learning.divergence import check_finite
+from slm_lab.agent.learning.learner import Learner, State, Trainable, acting_weights, descent
+from slm_lab.agent.learning.moments import RunningMoments
+from slm_lab.agent.learning.seeds import initialising
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:

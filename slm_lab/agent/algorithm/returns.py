@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from slm_lab.agent.scan import discounted_scan
+from slm_lab.agent.learning.scan import discounted_scan
 
 
 def gae(

@@ -24,10 +24,10 @@ from slm_lab.agent.algorithm.ppo import symlog
 from slm_lab.agent.algorithm.schedule import LearningRate, LearningRates
 from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.algorithm.twin_critic import make_target_update, make_twin
-from slm_lab.agent.compiler import Compiled
-from slm_lab.agent.divergence import check_finite
-from slm_lab.agent.learner import Learner, State, Trainable, gradients
-from slm_lab.agent.seeds import initialising
+from slm_lab.agent.learning.compiler import Compiled
+from slm_lab.agent.learning.divergence import check_finite
+from slm_lab.agent.learning.learner import Learner, State, Trainable, gradients
+from slm_lab.agent.learning.seeds import initialising
 from slm_lab.types import Metrics, ReplayBatch
 
 if TYPE_CHECKING:

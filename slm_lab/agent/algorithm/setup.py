@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from slm_lab.agent.compiler import CompileMode
-from slm_lab.agent.seeds import AgentSeeds
+from slm_lab.agent.learning.compiler import CompileMode
+from slm_lab.agent.learning.seeds import AgentSeeds
 from slm_lab.types import Spaces
 
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from slm_lab.agent.algorithm.a2c import ActorCritic
 from slm_lab.agent.algorithm.minibatch import minibatches
 from slm_lab.agent.algorithm.ppo import PPO
-from slm_lab.agent.compiler import CompileMode
-from slm_lab.agent.divergence import check_finite
-from slm_lab.agent.learner import Learner, State, descent
-from slm_lab.agent.parallel_learners import ParallelLearners
+from slm_lab.agent.learning.compiler import CompileMode
+from slm_lab.agent.learning.divergence import check_finite
+from slm_lab.agent.learning.learner import Learner, State, descent
+from slm_lab.agent.learning.parallel_learners import ParallelLearners
 from slm_lab.types import ImitationBatch, Metrics, PastBatch
 
 if TYPE_CHECKING:

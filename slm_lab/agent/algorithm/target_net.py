@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from slm_lab.agent.learner import State
+from slm_lab.agent.learning.learner import State
 
 if TYPE_CHECKING:
     from slm_lab.spec import NetSpec

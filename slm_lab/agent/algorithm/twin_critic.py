@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from slm_lab.agent.algorithm.target_net import TargetUpdate
-from slm_lab.agent.learner import State, Trainable
+from slm_lab.agent.learning.learner import State, Trainable
 from slm_lab.agent.net.make import make_net
 from slm_lab.types import Spaces
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from slm_lab.agent.learning.scan import discounted_scan
 from slm_lab.agent.memory.ragged import pack, unpack
 from slm_lab.agent.memory.replay import RewardView
 from slm_lab.agent.memory.ring import Ring
 from slm_lab.agent.memory.sampler import Sampler
-from slm_lab.agent.scan import discounted_scan
 from slm_lab.types import PastBatch
 
 

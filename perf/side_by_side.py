@@ -1,0 +1,233 @@
+"""Frames per second of slm_lab beside Stable-Baselines3 and SBX, with equal work.
+
+    make bench                every workload; make bench-quick: four, in under five minutes
+    make bench-ppo            PPO on CartPole-v1
+    make bench-off-policy     DQN on CartPole-v1, SAC and CrossQ on Pendulum-v1
+    make bench-pong           PPO on ALE/Pong-v5
+
+The peers get the batch sizes, nets, update-to-data ratio and coefficients of our spec. Runs are
+interleaved (ours, SB3, SBX, ours, ...), so that a busy spell of the machine touches all of them,
+and ratios are taken within a round. Each run is a process of its own, pinned to the cores of its
+workload, and so is the measurement of the machine's limit (limit.py) that opens each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from perf.workloads import QUICK, QUICK_SHARE, WORKLOADS, Workload, settings_of
+
+HERE = Path(__file__).parent
+PEERS = ("sb3", "sbx")
+# Compilation is over well before this share of the frames; what follows is the steady state.
+WARM_UP = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run: frames per second over all of training, and after the warm-up."""
+
+    contestant: str
+    seed: int
+    fps: float
+    steady_fps: float
+    score: float
+    seconds: float  # of training
+    start_up_seconds: float  # from the command to the first frame
+    target_seconds: float | None  # from the command to the target score, where it was reached
+    peak_mb: float
+    load: float  # of the machine when the run started; about 1 is our own previous run
+    versions: dict[str, str]
+
+
+def speeds(curve: Sequence[Sequence[float]], learning_starts: int) -> tuple[float, float]:
+    """(overall, steady) frames per second of a curve of (frame, seconds since the start, ...).
+
+    Steady is counted from the first point after the warm-up at which all libraries have long
+    learned: frames before `learning_starts` cost next to nothing, the first updates compile.
+    """
+    last_frame, last_seconds = curve[-1][:2]
+    begin = max(WARM_UP * last_frame, 1.5 * learning_starts)
+    warm = [point for point in curve[:-1] if point[0] >= begin] or [(0.0, 0.0)]
+    frame, seconds = warm[0][:2]
+    return last_frame / last_seconds, (last_frame - frame) / (last_seconds - seconds)
+
+
+def run_once(contestant: str, workload: Workload, frames: int, seed: int, python: Path) -> Result:
+    settings = settings_of(workload.spec(frames), workload)
+    if contestant == "slm_lab":
+        sets = [*workload.assignments(frames), f"meta.random_seed={seed}"]
+        script = [sys.executable, "-m", "perf.contestant_slm_lab"]
+        options = [str(workload.spec_file), workload.spec_name, *sets]
+    else:
+        script = [str(python), "-m", "perf.contestant_peers", contestant]
+        options = [json.dumps(settings), str(seed)]
+    load, start = os.getloadavg()[0], time.time()
+    process = subprocess.run([*script, *options], stdout=subprocess.PIPE, text=True, check=False)
+    if process.returncode:
+        sys.exit(f"{contestant}: the run ended with code {process.returncode}; its error is above.")
+    answer = json.loads(process.stdout.splitlines()[-1])
+    fps, steady_fps = speeds(answer["curve"], settings.get("learning_starts") or 0)
+    start_up = answer["began"] - start
+    reached = [s for _, s, score in answer["curve"] if is_reached(score, workload.target)]
+    return Result(
+        contestant=contestant,
+        seed=seed,
+        fps=fps,
+        steady_fps=steady_fps,
+        score=answer["curve"][-1][2],
+        seconds=answer["curve"][-1][1],
+        start_up_seconds=start_up,
+        target_seconds=start_up + reached[0] if reached else None,
+        peak_mb=answer["peak_mb"],
+        load=load,
+        versions=answer["versions"],
+    )
+
+
+def is_reached(score: float, target: float | None) -> bool:
+    return target is not None and score >= target
+
+
+def measure(script: str, workload: Workload, frames: int) -> dict[str, float]:
+    """What limit.py or own_profile.py finds: times per frame, and what they add up to."""
+    options = [str(workload.spec_file), workload.spec_name, *workload.assignments(frames)]
+    command = [sys.executable, str(HERE / script), *options]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    parts: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    return parts
+
+
+def table(results: Sequence[Result]) -> str:
+    """A Markdown table, one row per run, in the order they ran."""
+    lines = [
+        "| library | seed | frames/s | steady | training s | start-up s | target s | MB | score |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    seconds = ["" if r.target_seconds is None else f"{r.target_seconds:.1f}" for r in results]
+    lines += [
+        f"| {r.contestant} | {r.seed} | {r.fps:,.0f} | {r.steady_fps:,.0f} | {r.seconds:.1f} "
+        f"| {r.start_up_seconds:.1f} | {to_target} | {r.peak_mb:,.0f} | {r.score:.1f} |"
+        for r, to_target in zip(results, seconds, strict=True)
+    ]
+    return "\n".join(lines)
+
+
+def ratios(results: Sequence[Result], peer: str) -> dict[str, list[float]]:
+    """Our speed over the peer's, one value per round."""
+    ours = {r.seed: r for r in results if r.contestant == "slm_lab"}
+    theirs = {r.seed: r for r in results if r.contestant == peer}
+    rounds = sorted(ours.keys() & theirs.keys())
+    return {
+        "fps": [ours[i].fps / theirs[i].fps for i in rounds],
+        "steady_fps": [ours[i].steady_fps / theirs[i].steady_fps for i in rounds],
+    }
+
+
+def pin(cores: int) -> str:
+    """Children inherit both the cores and the thread count."""
+    os.environ["OMP_NUM_THREADS"] = str(cores)
+    if not hasattr(os, "sched_setaffinity"):
+        return f"not pinned (this system cannot), {cores} thread(s)"
+    os.sched_setaffinity(0, set(range(min(cores, os.cpu_count() or 1))))
+    return f"the first {cores} core(s), {cores} thread(s)"
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=", ".join(WORKLOADS))
+    parser.add_argument("--peer-python", type=Path, default=Path(".venv-peers/bin/python"))
+    parser.add_argument("--frames", type=int, help="default: as the workload says")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="four workloads, once, fewer frames")
+    parser.add_argument("--only", nargs="+", choices=("slm_lab", *PEERS), metavar="LIBRARY")
+    parser.add_argument("--output", type=Path, default=HERE / "results")
+    args = parser.parse_args()
+    unknown = set(args.workloads) - set(WORKLOADS)
+    if unknown:
+        parser.error(f"no workload {', '.join(sorted(unknown))}. There are: {', '.join(WORKLOADS)}")
+    args.workloads = args.workloads or (QUICK if args.quick else list(WORKLOADS))
+    args.only = args.only or ("slm_lab", *PEERS)
+    if set(PEERS) & set(args.only) and not args.peer_python.exists():
+        parser.error(f"--peer-python: no {args.peer_python}. Run `make bench-ppo`, which makes it.")
+    return args
+
+
+def main() -> None:
+    args = parse_args()
+    if os.getloadavg()[0] > 0.5:
+        print("The machine is busy: trust the ratios more than the speeds, or come back later.")
+    for name in args.workloads:
+        compare(name, WORKLOADS[name], args)
+
+
+def compare(name: str, workload: Workload, args: argparse.Namespace) -> None:
+    frames = args.frames or int(workload.frames * (QUICK_SHARE if args.quick else 1))
+    repeats = 1 if args.quick else args.repeats
+    settings = settings_of(workload.spec(frames), workload)
+    machine = {
+        "cores": os.cpu_count(),
+        "processor": platform.machine(),
+        "python": platform.python_version(),
+        "pinned": pin(workload.cores),
+    }
+    print(f"\n## {name}\nMachine: {machine}\nSettings: {settings}", flush=True)
+    contestants = [c for c in ("slm_lab", *workload.peers) if c in args.only]
+    results: list[Result] = []
+    profile = measure("own_profile.py", workload, frames)
+    limits: list[dict[str, float]] = []
+    for seed in range(repeats):
+        limits.append(measure("limit.py", workload, frames))
+        print(f"  limit, round {seed}: {limits[-1]['fps']:,.0f} frames/s", flush=True)
+        for contestant in contestants:
+            results.append(run_once(contestant, workload, frames, seed, args.peer_python))
+            print(f"  {contestant} seed {seed}: {results[-1].fps:,.0f} frames/s", flush=True)
+
+    print(f"\n{table(results)}\n")
+    compared = {peer: ratios(results, peer) for peer in workload.peers if peer in contestants}
+    for peer, values in compared.items():
+        for kind, rounds in values.items():
+            if rounds:
+                middle = statistics.median(rounds)
+                spread = f"{min(rounds):.2f} to {max(rounds):.2f}, {len(rounds)} rounds"
+                print(f"slm_lab / {peer}, {kind}: {middle:.2f} ({spread})")
+    ours = [r.steady_fps for r in results if r.contestant == "slm_lab"]
+    shares = [fps / limit["fps"] for fps, limit in zip(ours, limits, strict=False)]
+    if shares:
+        print(f"share of the machine's limit, steady: {statistics.median(shares):.0%}")
+    print("ours: " + ", ".join(f"{key} {value:,.3f}" for key, value in profile.items()))
+    for limit in limits:
+        parts = ", ".join(f"{key} {value:,.3f}" for key, value in limit.items())
+        print(f"limit: {parts}")
+    for contestant in contestants:
+        versions = next(r.versions for r in results if r.contestant == contestant)
+        print(f"{contestant}: " + ", ".join(f"{name} {v}" for name, v in versions.items()))
+
+    report = {
+        "machine": machine,
+        "settings": settings,
+        "target": workload.target,
+        "results": [asdict(result) for result in results],
+        "ratios": compared,
+        "limits": limits,
+        "profile": profile,
+        "share_of_limit": shares,
+    }
+    args.output.mkdir(parents=True, exist_ok=True)
+    path = args.output / f"{name}.json"
+    path.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"Written: {path.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The learning step: a pure loss and an optimiser, compiled or eager."""

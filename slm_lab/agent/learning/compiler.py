@@ -1,0 +1,228 @@
+"""Turn a pure tensor function into one native call.
+
+The function is traced once with fake tensors into a graph of aten operators (autograd included:
+the backward pass is just more operators), and inductor makes C++ of it. Going below
+`torch.compile` saves the guards it evaluates at every call, a third of a small PPO step, and traces
+code that it cannot. What is left of them: native code gets inputs laid out as it was made for, and
+all others run eagerly. Its first call is compared with the eager function (`first_call.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Literal, cast
+
+import torch
+from loguru import logger
+from torch import Tensor
+
+from slm_lab.agent.learning.first_call import TensorFunction, check_first_call
+
+CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
+"""As torch.compile names them: plain kernels, CUDA graphs, or also kernels tuned by trial."""
+
+
+class Compiled:
+    """`function(*tensors) -> tensors`, compiled for the layout of its first call, eager for others.
+
+    Without a mode it is eager for all, and so it is when compiled code fails or differs from eager
+    at the first call, which such code makes on copies.
+
+    The first `fixed` inputs never change their layout, and are not asked for it at every call.
+    """
+
+    def __init__(
+        self, function: TensorFunction, *, mode: CompileMode | None, fixed: int = 0
+    ) -> None:
+        self._function = function
+        self._fixed = fixed
+        self._native = function
+        self._layout: Layout | None = None  # of what the native code was made for
+        self._mode = mode
+        self._pending = mode is not None and has_cpp_compiler()
+
+    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
+        if self._pending:
+            self._compile(inputs)
+        if self._layout is not None and self._layout.fits(inputs[self._fixed :]):
+            return self._native(*inputs)
+        return self._function(*inputs)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether calls run natively, or will from the first one on."""
+        return self._pending or self._layout is not None
+
+    def _compile(self, inputs: tuple[Tensor, ...]) -> None:
+        self._pending = False
+        try:
+            native = compile_graph(self._function, inputs, self._mode or "default")
+            check_first_call(native, self._function, inputs)
+            self._layout = Layout(inputs[self._fixed :])
+        except Exception as error:  # inductor raises its own, torch's and the compiler's errors
+            _warn(f"{error!r:.300}")
+            return
+        self._native = native
+
+
+class Layout:
+    """Shapes, dtypes, devices and strides of tensors: what native code relies on."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._layouts = [_layout(x) for x in tensors]
+        # In C++: 0.8 us for six tensors, in Python it would take 2.5. It is stricter
+        # (a tensor given twice, another requires_grad), so that only its yes counts.
+        from torch._C._dynamo.guards import TensorGuards
+
+        guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+        self._is_surely_the_same = guards.check
+
+    def fits(self, tensors: Sequence[Tensor]) -> bool:
+        return self._is_surely_the_same(*tensors) or self._layouts == [_layout(x) for x in tensors]
+
+
+def _layout(x: Tensor) -> tuple[object, ...]:
+    # Of a dimension of one element, the way to its next is never gone.
+    steps = [step for n, step in zip(x.shape, x.stride(), strict=True) if n > 1]
+    return x.shape, x.dtype, x.device, steps
+
+
+@cache
+def _warn(problem: str) -> None:
+    """Once, however many functions meet the same problem."""
+    logger.warning(
+        f"compiled code cannot be used: {problem}. Training goes on eagerly, several times slower. "
+        "Mend the compiler (slm-lab doctor tries it), or choose eager with --compile off."
+    )
+
+
+def compile_graph(
+    function: TensorFunction, inputs: Sequence[Tensor], mode: CompileMode = "default"
+) -> TensorFunction:
+    # Warnings of torch's compiler are none of the user's, and must not stop a run under `-W error`.
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():
+        # Imported here: inductor costs a second that an eager run need not pay.
+        from torch._inductor import list_mode_options
+        from torch._inductor.compile_fx import compile_fx
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        on_cpu = all(x.device.type == "cpu" for x in inputs)
+        options: dict[str, Any] = {
+            **list_mode_options(mode),
+            "cpp_wrapper": on_cpu,
+            # The vector instructions that the CPU reports can be compiled for: do not spend six
+            # seconds of a first run on trying it out.
+            "cpp.vec_isa_ok": True,
+        }
+        graph = make_fx(function, decomposition_table=_FASTER, tracing_mode="fake")(*inputs)
+        # Layouts of convolutions are chosen on the way through autograd.
+        if on_cpu and not _has_convolution(graph):
+            return _compile_directly(graph, inputs, options)
+        return cast(TensorFunction, compile_fx(graph, list(inputs), config_patches=options))
+
+
+def _compile_directly(
+    graph: torch.fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]
+) -> TensorFunction:
+    """A graph that holds its own backward pass has no use for autograd's part of the compiler.
+
+    Without it a step is compiled a few seconds sooner, and each call spared its wrappers.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
+    from torch._inductor.virtualized import V
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.func import functionalize
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    fake_mode = FakeTensorMode(shape_env=ShapeEnv())  # without one, nothing is cached on disk
+    fakes = [fake_mode.from_tensor(x, static_shapes=True) for x in inputs]
+    with config.patch(options), V.set_fake_mode(fake_mode), tracing(TracingContext(fake_mode)):
+        # What changes an input moves to the end of the graph; in between all is pure.
+        pure = functionalize(graph, remove="mutations")
+        graph = make_fx(pure, select_decomp_table(), tracing_mode="fake")(*fakes)
+        graph.graph.eliminate_dead_code()
+        joint_graph_passes(graph)
+        code: Any = compile_fx_inner(graph, fakes, cpp_wrapper=True, is_inference=True)
+    native: Callable[[list[Tensor]], Sequence[Tensor]] = code.current_callable
+    return lambda *inputs: native(list(inputs))
+
+
+def _has_convolution(graph: torch.fx.GraphModule) -> bool:
+    convolutions = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
+    return any(node.target in convolutions for node in graph.graph.nodes)
+
+
+def _tanh_by_sigmoid(x: Tensor) -> Tensor:
+    """The same value to 2e-7: vectorised, the exponential is four times faster than tanh."""
+    return 2 * torch.sigmoid(2 * x) - 1
+
+
+def _mm(a: Tensor, b: Tensor) -> Any:
+    """A product with a short side, made another way: MKL is at its best with large squares."""
+    from torch._inductor.inductor_prims import force_stride_order
+
+    (rows, inner), columns = a.shape, b.shape[1]
+    # Loops along memory, which inductor joins with the activations around them, and which spare a
+    # call. A head of one or two outputs, and the gradient of its weights:
+    if columns <= _THIN < rows and a.stride(1) == 1 == b.stride(0):
+        return (a.unsqueeze(1) * b.t()).sum(-1)
+    if rows <= _THIN < columns and b.stride(1) == 1:
+        return (a.t().unsqueeze(2) * b.unsqueeze(1)).sum(0)
+    # A first layer of few inputs, its weights turned beforehand, or what a head hands back:
+    if inner <= _FEW and columns > _NARROW:
+        along = b if b.stride(1) == 1 else force_stride_order(b, [columns, 1])
+        terms = [a[:, i : i + 1] * along[i : i + 1] for i in range(inner)]
+        return sum(terms[1:], terms[0])
+    # A gradient of first weights, a wider head: 256x256 times 256x4 takes 80 us, as its transpose,
+    # 4x256 times 256x256, only 20.
+    if columns <= _NARROW < rows:
+        return torch.mm(b.t(), a.t()).t()
+    return NotImplemented  # as it is
+
+
+def _addmm(bias: Tensor, a: Tensor, b: Tensor) -> Any:
+    """The bias is added in the loop that computes the activation.
+
+    `addmm` would first copy it into every row of the result, and inductor makes an `addmm` of a
+    product and a sum, but not of a difference.
+    """
+    product = _mm(a, b)
+    return (torch.mm(a, b) if product is NotImplemented else product) - (-bias)
+
+
+_THIN, _FEW, _NARROW = 2, 8, 16
+_FASTER: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.tanh.default: _tanh_by_sigmoid,
+    torch.ops.aten.mm.default: _mm,
+    torch.ops.aten.addmm.default: _addmm,
+}
+
+
+@cache
+def has_cpp_compiler() -> bool:
+    names = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++", "c++", "cl"]
+    found = any(shutil.which(name) for name in names)
+    if not found:
+        logger.warning(
+            "no C++ compiler found: the learning step runs eagerly, several times slower. "
+            "Install g++ or clang++, or set CXX, to compile it."
+        )
+    return found
+
+
+def is_worth_compiling(mode: str, *, seconds_saved: float, seconds_spent: float) -> bool:
+    """`auto` compiles when the run is long enough to win back the wait.
+
+    The answer depends on the spec alone, never on what a cache holds: compiled and eager steps
+    differ in the last digits, and the same run must stay the same run.
+    """
+    return mode == "on" or (mode == "auto" and seconds_saved > seconds_spent)

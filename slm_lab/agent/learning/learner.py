@@ -1,0 +1,230 @@
+"""A pure update plus the state it moves -> one call, compiled or eager from the same code.
+
+A net's parameters live in one flat vector that the module's own parameters view, so acting sees
+every update without a copy. The training state is a dictionary of tensors (parameters, optimiser
+slots, coefficients); an update is a pure function of it:
+
+    update(state, *batch) -> (changed entries of the state, metrics)
+
+Coefficients such as the learning rate or the clip range are tensors in that state, so that a
+schedule changes a value and never the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from slm_lab.agent.learning.compiler import Compiled, CompileMode
+from slm_lab.agent.learning.optimizer import make_optimizer
+
+if TYPE_CHECKING:
+    from slm_lab.spec import NetSpec
+
+State = dict[str, Tensor]
+Update = Callable[..., tuple[State, dict[str, Tensor]]]
+
+_ACTING = "acting."  # begins the keys of weights that a worker acted with
+
+
+class Trainable:
+    """A net as a flat vector, and the optimiser that moves it. Its name is its key in the state."""
+
+    def __init__(self, name: str, net: nn.Module, spec: NetSpec) -> None:
+        self.name = name
+        self.net = net.eval()
+        self.spec = spec
+        self.max_grad_norm = spec.clip_grad_val
+        self.optimizer = make_optimizer(spec.optim_spec)
+        named = list(net.named_parameters())
+        self._names = [key for key, _ in named]
+        self._shapes = [p.shape for _, p in named]
+        self._sizes = [p.numel() for _, p in named]
+        self._flat = torch.cat([p.detach().reshape(-1) for _, p in named])
+        is_matrix = [torch.full((p.numel(),), float(p.dim() > 1)) for _, p in named]
+        self._decay_mask = torch.cat(is_matrix).to(self._flat.device)
+        for (_, parameter), view in zip(named, self._views(self._flat), strict=True):
+            parameter.data = view
+            parameter.requires_grad_(False)
+
+    @property
+    def size(self) -> int:
+        return self._flat.numel()
+
+    def initial_state(self) -> State:
+        """The flat vector under the net's name; slots, buffers and lr under `name.*`."""
+        slots = self.optimizer.init(self._flat)
+        state = {
+            self.name: self._flat,
+            f"{self.name}.lr": torch.zeros((), device=self._flat.device),
+        }
+        if self.optimizer.decays:
+            state[f"{self.name}.decay_mask"] = self._decay_mask
+        state |= {f"{self.name}.slot.{key}": value for key, value in slots.items()}
+        return state | {
+            f"{self.name}.buffer.{key}": value for key, value in self.net.named_buffers()
+        }
+
+    def __call__(
+        self, state: Mapping[str, Tensor], *inputs: Tensor, training: bool = False
+    ) -> tuple[Tensor, ...]:
+        """The net's outputs under the parameters of `state`.
+
+        `training` matters to norm layers alone: it makes them use, and follow, batch statistics.
+        """
+        tensors = self.named_parameters(state[self.name])
+        prefix = f"{self.name}.buffer."
+        tensors |= {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        self.net.train(training)
+        outputs: tuple[Tensor, ...] = functional_call(self.net, tensors, inputs)
+        self.net.eval()
+        return outputs
+
+    def own_entries(self, state: Mapping[str, Tensor]) -> State:
+        """What of a state the net's outputs depend on: its parameters and buffers."""
+        prefix = f"{self.name}.buffer."
+        return {k: v for k, v in state.items() if k == self.name or k.startswith(prefix)}
+
+    def named_parameters(self, flat: Tensor) -> dict[str, Tensor]:
+        """A flat vector of this net's layout as the entries of a state dict."""
+        return dict(zip(self._names, self._views(flat), strict=True))
+
+    def descend(self, state: State, gradient: Tensor) -> tuple[State, Tensor]:
+        """Clip by global norm, then one optimiser step: (changed entries, norm before clipping)."""
+        norm = gradient.square().sum().sqrt()
+        if self.max_grad_norm is not None:
+            gradient = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        prefix = f"{self.name}.slot."
+        slots = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        lr, mask = state[f"{self.name}.lr"], state.get(f"{self.name}.decay_mask")
+        flat, slots = self.optimizer.update(state[self.name], gradient, slots, lr, mask)
+        return {self.name: flat} | {prefix + key: value for key, value in slots.items()}, norm
+
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        pieces = torch.split(flat, self._sizes)
+        return [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+
+
+def gradients(
+    loss: Callable[[State], tuple[Tensor, dict[str, Tensor]]], state: State, names: Sequence[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Differentiate `loss(state)` with respect to the named entries: (gradients, metrics)."""
+    with torch.enable_grad():
+        leaves = {name: state[name].detach().requires_grad_() for name in names}
+        value, metrics = loss(state | leaves)
+        grads = torch.autograd.grad(value, list(leaves.values()))
+    detached = {key: metric.detach() for key, metric in metrics.items()}
+    return dict(zip(names, grads, strict=True)), {"loss": value.detach()} | detached
+
+
+def acting_weights(trainables: Sequence[Trainable], state: State) -> State:
+    """Copies of the nets as they acted, kept apart while other workers move the nets on."""
+    return {_ACTING + t.name: state[t.name].clone() for t in trainables}
+
+
+def descent(
+    trainables: Sequence[Trainable],
+    loss: Callable[..., tuple[Tensor, dict[str, Tensor]]],
+    *,
+    at_acting_weights: bool = False,
+) -> Update:
+    """The usual update: one loss over disjoint nets, each stepped by its own optimiser.
+
+    A policy gradient is one of the policy that acted. With `at_acting_weights` it is computed at
+    the weights of `acting_weights` and moves those that the workers share (Mnih et al. 2016).
+    """
+
+    def update(state: State, *batch: Tensor) -> tuple[State, dict[str, Tensor]]:
+        names = [trainable.name for trainable in trainables]
+        point = state
+        if at_acting_weights:
+            point = state | {name: state[_ACTING + name] for name in names}
+        grads, metrics = gradients(lambda leaves: loss(leaves, *batch), point, names)
+        changes: State = {}
+        norms = []
+        for trainable in trainables:
+            moved, norm = trainable.descend(state, grads[trainable.name])
+            changes |= moved
+            norms.append(norm)
+        return changes, metrics | {"grad_norm": torch.stack(norms).mean()}
+
+    return update
+
+
+class Learner:
+    """Owns a training state, applies an update to it in place, keeps running sums of metrics."""
+
+    def __init__(self, state: State, update: Update, *, compile: CompileMode | None) -> None:
+        self.state = state
+        self._update = update
+        self._keys = list(state)
+        self._metric_names: list[str] = []
+        self._sums: Tensor | None = None
+        self._count = 0
+        self._step = Compiled(self._apply, mode=compile, fixed=1 + len(self._keys))
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._step.is_compiled
+
+    def step(self, *batch: Tensor) -> None:
+        sums = self._sums if self._sums is not None else self._metric_sums(batch)
+        self._step(sums, *self.state.values(), *batch)
+        self._count += 1
+
+    def steps(self, batches: Iterable[tuple[Tensor, ...]]) -> None:
+        for batch in batches:
+            self.step(*batch)
+
+    def set_coefficients(self, **values: float) -> None:
+        for name, value in values.items():
+            self.state[name].fill_(value)
+
+    def keep_acting_weights(self) -> None:
+        """Remember the nets as they are now: what was collected so far was acted by them."""
+        for key, value in self.state.items():
+            if key.startswith(_ACTING):
+                value.copy_(self.state[key.removeprefix(_ACTING)])
+
+    def mean_metrics(self) -> dict[str, float]:
+        """Means over the steps since the last call; empties the sums."""
+        if self._sums is None or self._count == 0:
+            return {}
+        sums, count = self._sums.tolist(), self._count
+        self._sums.zero_()
+        self._count = 0
+        return {name: sum / count for name, sum in zip(self._metric_names, sums, strict=True)}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {key: value.clone() for key, value in self.shared_state.items()}
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        for key, value in self.shared_state.items():
+            value.copy_(saved[key])
+        self.keep_acting_weights()
+
+    @property
+    def shared_state(self) -> State:
+        """The state without what is a worker's own: the weights that it acted with."""
+        return {k: v for k, v in self.state.items() if not k.startswith(_ACTING)}
+
+    def _apply(self, sums: Tensor, *tensors: Tensor) -> tuple[Tensor]:
+        state = dict(zip(self._keys, tensors[: len(self._keys)], strict=True))
+        changes, metrics = self._update(state, *tensors[len(self._keys) :])
+        for key, value in changes.items():
+            state[key].copy_(value)
+        sums.add_(torch.stack([metric.to(sums.dtype) for metric in metrics.values()]))
+        return (sums,)
+
+    def _metric_sums(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """Learn the metric names from one evaluation on copies, before anything is compiled."""
+        copies = {key: value.clone() for key, value in self.state.items()}
+        with torch.no_grad():
+            _, metrics = self._update(copies, *batch)
+        self._metric_names = list(metrics)
+        self._sums = torch.zeros(len(metrics), device=next(iter(copies.values())).device)
+        return self._sums

@@ -1,0 +1,1 @@
+"""The Python API: train, search, evaluate and analyse; training and analysis meet here."""

@@ -1,0 +1,309 @@
+"""A saved agent as one file: observation of the env in, action for the env out.
+
+The file holds everything between the two: the conversion of frames and of discrete observations,
+the frozen normaliser, the net, the most likely action, squashing, and the scale of the env's box.
+
+    input   obs [B, ...] as the env gives it: float32, uint8 for images, int64 for integers. With
+            env.frame_stack it is the stacked observation; a Dict or Tuple is flattened as
+            `gymnasium.spaces.flatten` does
+    output  action [B, ...] as the env's `step` takes it
+
+A file is kept only if, read back from disk, it acts as the live agent does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slm_lab.agent.agent import Agent
+from slm_lab.env.space import (
+    BoxAction,
+    Cast,
+    ChannelsFirst,
+    Codecs,
+    Concat,
+    DiscreteAction,
+    MultiBinaryAction,
+    MultiDiscreteAction,
+    OneHot,
+    OneHots,
+    Reshape,
+)
+from slm_lab.env.vector import VectorEnv
+from slm_lab.playback.saved_agent import load_session
+from slm_lab.runs.files import check_place
+from slm_lab.runs.saved_run import RunFolderError, SavedRun
+from slm_lab.spec import RecurrentNetSpec
+from slm_lab.types import on_host
+
+Format = Literal["torch-export", "torchscript", "onnx"]
+SUFFIXES: dict[Format, str] = {"torch-export": ".pt2", "torchscript": ".ts", "onnx": ".onnx"}
+
+RECORDED_STEPS = 64
+RANDOM_ROWS = 256
+TOLERANCE = 1e-4  # of the size of an action; reordered float32 sums differ by some 1e-6
+
+
+class ExportError(RunFolderError):
+    """An agent that cannot become a file, or a file that does not act as its agent does."""
+
+
+def export_policy(
+    run: SavedRun,
+    session: int,
+    *,
+    best: bool = True,
+    format: Format = "torch-export",
+    out: Path | None = None,
+) -> Path:
+    """Write the deterministic policy of a session, verify it, and return where it is."""
+    if run.spec.agent.algorithm.name == "Random":
+        raise ExportError("agent.algorithm.name: Random has no policy; there is nothing to export.")
+    if isinstance(run.spec.agent.net, RecurrentNetSpec):
+        raise ExportError(
+            "agent.net.type: RecurrentNet acts on a history, and a file of obs -> action has none. "
+            "Export an agent with another net, or load this one with slm_lab.load_agent."
+        )
+    if format == "onnx":
+        _check_onnx()
+    path = out or run.layout.policy_path(run.trial, session, SUFFIXES[format], best=best)
+    agent, env = load_session(run, session, best=best, num_envs=4)
+    try:
+        codecs = portable(env.codecs)
+        obs = sample_observations(agent, env, codecs)
+        expected = live_actions(agent, codecs, obs)
+        policy = Policy(agent, codecs)
+    finally:
+        env.close()
+    beside = path.with_name(f".{path.name}.part{SUFFIXES[format]}")
+    try:
+        if out is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        for place in (path, beside):
+            check_place(path.parent if out is not None else run.layout.predir, place)
+        beside.touch()
+    except OSError as error:
+        raise ExportError(
+            f"--out: {path} cannot be written ({error.strerror}). Choose another place."
+        ) from None
+    try:
+        _WRITERS[format](policy, torch.from_numpy(obs[:2]), beside)
+        check_actions(_READERS[format](beside), obs, expected, path)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
+
+
+class Policy(nn.Module):
+    """obs -> action of one agent for one kind of env, as a single traceable module."""
+
+    def __init__(self, agent: Agent, codecs: Codecs) -> None:
+        super().__init__()
+        self.net = agent.algorithm.modules["net"]  # so that its parameters keep their names
+        self._act = agent.policy
+        self._encode = obs_encoder(codecs)
+        self._decode = action_decoder(codecs)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self._decode(self._act(self._encode(obs)))
+
+
+def portable(codecs: Codecs) -> Codecs:
+    """A file has one input: the parts of a Dict or Tuple come as the vector they make."""
+    if isinstance(codecs.obs, Concat):
+        return Codecs(Cast(codecs.obs.shape, codecs.obs.dtype), codecs.action)
+    return codecs
+
+
+def obs_encoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
+    """What the env's `ObsCodec.write` does, in torch."""
+    codec = codecs.obs
+    dtype = torch.uint8 if codec.dtype == "uint8" else torch.float32
+    if isinstance(codec, ChannelsFirst):
+        return lambda obs: obs.permute(0, 3, 1, 2).to(dtype)
+    if isinstance(codec, Reshape):
+        return lambda obs: obs.reshape(-1, *codec.shape).to(dtype)
+    if isinstance(codec, OneHot):
+        return _one_hot(codec)
+    if isinstance(codec, OneHots):
+        parts = [_one_hot(part) for part in codec.parts]
+        return lambda obs: torch.cat(
+            [part(column) for part, column in zip(parts, obs.flatten(1).unbind(1), strict=True)], 1
+        )
+    return lambda obs: obs.to(dtype)
+
+
+def _one_hot(codec: OneHot) -> Callable[[Tensor], Tensor]:
+    classes = torch.arange(codec.start, codec.start + codec.shape[0])
+    return lambda obs: (obs.unsqueeze(-1) == classes).to(torch.float32)
+
+
+def action_decoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
+    """What the env's `ActionCodec.decode` does, in torch."""
+    codec = codecs.action
+    match codec:
+        case DiscreteAction():
+            return lambda action: action + codec.start
+        case MultiDiscreteAction():
+            starts = torch.from_numpy(np.asarray(codec.starts, np.int64))
+            return lambda action: action + starts
+        case MultiBinaryAction():
+            return lambda action: action.to(torch.int8).reshape(-1, *codec.env_shape)
+        case BoxAction():
+            low, high, center, half_width = (
+                torch.from_numpy(np.array(edge, codec.dtype))
+                for edge in (codec.low, codec.high, codec.center, codec.half_width)
+            )
+
+            def decode(action: Tensor) -> Tensor:
+                scaled = action.to(low.dtype).reshape(-1, *low.shape) * half_width + center
+                return torch.minimum(torch.maximum(scaled, low), high)
+
+            return decode
+    raise ExportError(f"env.name: no way to export actions of {type(codec).__name__}.")
+
+
+# Verification
+
+
+def sample_observations(agent: Agent, env: VectorEnv, codecs: Codecs) -> np.ndarray:
+    """Observations as the env gives them: recorded while the agent acts, then random ones."""
+    rows = [on_host(env.reset()).copy()]
+    for _ in range(RECORDED_STEPS):
+        step = env.step(agent.env_action(agent.act(rows[-1], explore=False)))
+        rows.append(on_host(step.obs).copy())
+    recorded = np.concatenate(rows)
+    rng = np.random.default_rng(0)
+    shape = (RANDOM_ROWS, *recorded.shape[1:])
+    if recorded.dtype == np.uint8:
+        noise: np.ndarray = rng.integers(256, size=shape, dtype=np.uint8)
+    else:  # further out than anything recorded, so that clips and saturated units are met
+        spread = 3 * recorded.std(0) + 0.1
+        noise = (recorded.mean(0) + spread * rng.standard_normal(shape)).astype(np.float32)
+    return np.ascontiguousarray(codecs.obs.read(np.concatenate([recorded, noise])))
+
+
+def live_actions(agent: Agent, codecs: Codecs, obs: np.ndarray) -> np.ndarray:
+    """What the env would be given by the agent itself."""
+    seen = np.zeros((len(obs), *codecs.obs.shape), codecs.obs.dtype)
+    codecs.obs.write(obs, seen)
+    return codecs.action.decode(on_host(agent.env_action(agent.act(seen, explore=False))))
+
+
+def check_actions(
+    policy: Callable[[np.ndarray], np.ndarray], obs: np.ndarray, expected: np.ndarray, path: Path
+) -> None:
+    """Compare row by row, in one batch and for a single row."""
+    for rows in (slice(None), slice(0, 1)):
+        found, wanted = policy(obs[rows]), expected[rows]
+        if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            ours, theirs = (f"{list(a.shape)} of {a.dtype}" for a in (wanted, found))
+            fault = f"its actions are {theirs}, the agent's {ours}"
+        elif not _agree(found, wanted):
+            fault = f"it acts unlike the agent on {_differing(found, wanted)} of {len(wanted)} rows"
+        else:
+            continue
+        raise ExportError(f"{path}: not written: {fault}. Try another --format, and report this.")
+
+
+def _differing(found: np.ndarray, wanted: np.ndarray) -> int:
+    return sum(not _agree(*pair) for pair in zip(found, wanted, strict=True))
+
+
+def _agree(found: np.ndarray, wanted: np.ndarray) -> bool:
+    if np.issubdtype(wanted.dtype, np.integer):
+        return np.array_equal(found, wanted)
+    return np.allclose(found, wanted, rtol=TOLERANCE, atol=TOLERANCE / 10)
+
+
+# Formats
+
+
+def _write_torch_export(policy: Policy, obs: Tensor, path: Path) -> None:
+    batch = torch.export.Dim("batch", min=1)
+    with warnings.catch_warnings():  # torch's own deprecations are none of the user's
+        warnings.simplefilter("ignore")
+        program = torch.export.export(policy, (obs,), dynamic_shapes=({0: batch},))
+        torch.export.save(program, path)
+
+
+def _read_torch_export(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = torch.export.load(path).module()
+    return lambda obs: cast(np.ndarray, module(torch.from_numpy(obs)).numpy())
+
+
+def _write_torchscript(policy: Policy, obs: Tensor, path: Path) -> None:
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        script = torch.jit.trace(policy, obs)  # type: ignore[no-untyped-call]
+        torch.jit.save(script, path)
+
+
+def _read_torchscript(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = torch.jit.load(path)  # type: ignore[no-untyped-call]
+    return lambda obs: cast(np.ndarray, module(torch.from_numpy(obs)).numpy())
+
+
+def _write_onnx(policy: Policy, obs: Tensor, path: Path) -> None:
+    # It warns of every operator of torchvision that it could have exported.
+    registration = "torch.onnx._internal.exporter._registration"
+    logging.getLogger(registration).setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            policy,
+            (obs,),
+            input_names=["obs"],
+            output_names=["action"],
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            dynamo=True,
+            verbose=False,
+        )
+        assert program is not None
+        program.save(path, external_data=False)
+
+
+def _read_onnx(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda obs: cast(np.ndarray, session.run(None, {"obs": obs})[0])
+
+
+def _check_onnx() -> None:
+    missing = [
+        name
+        for name in ("onnx", "onnxscript", "onnxruntime")
+        if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        raise ExportError(
+            f"--format onnx: needs {', '.join(missing)}. Run `pip install 'slm-lab[onnx]'`."
+        )
+
+
+_WRITERS: dict[Format, Callable[[Policy, Tensor, Path], None]] = {
+    "torch-export": _write_torch_export,
+    "torchscript": _write_torchscript,
+    "onnx": _write_onnx,
+}
+_READERS: dict[Format, Callable[[Path], Callable[[np.ndarray], np.ndarray]]] = {
+    "torch-export": _read_torch_export,
+    "torchscript": _read_torchscript,
+    "onnx": _read_onnx,
+}

@@ -1,0 +1,201 @@
+"""From a run folder to an agent that acts: the saved spec, the saved net, the saved statistics.
+
+The agent does not learn: its normalisers are frozen, it has no memory, and nets that only learning
+needs (critics, targets) stay as they were initialised. Folders of the original SLM Lab load too,
+under the few names in which its state dicts differ (`_in_our_names`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from slm_lab.agent.agent import Agent
+from slm_lab.agent.make import make_agent
+from slm_lab.env.make import make_env
+from slm_lab.env.vector import VectorEnv
+from slm_lab.runs.saved_run import RunFolderError, SavedRun, open_run
+from slm_lab.spec import Spec
+from slm_lab.spec.trust import admit_modules
+from slm_lab.training.models import load_model
+from slm_lab.training.seeding import replay_seeds
+
+State = dict[str, Tensor]
+
+STATISTICS = "obs_normalizer"
+# What building an agent may allocate, in elements: several times its acting net (initialisation,
+# optimiser slots, targets), and enough for critics much wider than a tiny actor.
+ALLOCATION_FACTOR, ALLOCATION_FLOOR = 16, 2**26
+
+
+def load_agent(
+    folder: str | Path,
+    *,
+    trial: int | None = None,
+    session: int | None = None,
+    best: bool = True,
+    num_envs: int = 1,
+    seed: int = 0,
+    trust: Collection[str] = (),
+) -> tuple[Agent, VectorEnv]:
+    """A saved agent, ready to act, and a batch of its env.
+
+        agent, env = load_agent("data/ppo_cartpole_2026_01_01_120000")
+        action = agent.act(env.reset(), explore=False)
+
+    By default the best agent of the best session. `folder` may also be a spec file in it, or
+    `latest`. Raises RunFolderError for a folder that cannot be used.
+
+    An env of a module (`my_package.envs:MyEnv-v0`) is code that the folder's spec asks for. It is
+    imported if you have trained with it here, or name it: `trust=("my_package.envs",)`.
+    """
+    run = open_run(folder, trial=trial, trust=trust)
+    session = run.best_session(best=best) if session is None else session
+    return load_session(run, session, best=best, num_envs=num_envs, seed=seed)
+
+
+def load_session(
+    run: SavedRun,
+    session: int,
+    *,
+    best: bool = True,
+    num_envs: int = 1,
+    seed: int = 0,
+    render: bool = False,
+) -> tuple[Agent, VectorEnv]:
+    """The agent of one session with `num_envs` envs; all draws of both come from `seed`."""
+    if session not in run.sessions(best=best):
+        saved = ", ".join(map(str, run.sessions(best=best))) or "none"
+        raise RunFolderError(
+            f"{run.layout.predir / 'model'}: no {'best' if best else 'last'} agent of trial "
+            f"{run.trial} session {session}. Saved: session {saved}."
+        )
+    admit_modules(run.spec)
+    states = _read_states(run, session, best=best)
+    spec = _acting_spec(run.spec, states, num_envs)
+    seeds = replay_seeds(seed, run.trial, session)
+    env = make_env(spec.env, seed=seeds.env, render=render)
+    try:
+        elements = sum(tensor.numel() for state in states.values() for tensor in state.values())
+        with _AllocationLimit(ALLOCATION_FACTOR * elements + ALLOCATION_FLOOR, run):
+            agent = make_agent(spec, env.spaces, seed=seeds.agent, learns=False)
+        _fill(agent, states, {name: run.model_path(session, name, best=best) for name in states})
+    except Exception:
+        env.close()
+        raise
+    return agent, env
+
+
+def _read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]:
+    """The state dicts that acting needs, by the names of their files."""
+    nets = [] if run.spec.agent.algorithm.name == "Random" else ["net"]
+    statistics = [STATISTICS] if run.spec.env.normalize_obs else []
+    states = {}
+    for name in nets + statistics:
+        path = run.model_path(session, name, best=best)
+        if name == STATISTICS and not path.exists():
+            raise RunFolderError(
+                f"{path}: no such file, and env.normalize_obs is true: the net cannot be shown "
+                "observations as it learned to see them. The original SLM Lab does not save these "
+                "statistics; an agent that it trained with normalize_obs cannot be replayed."
+            )
+        states[name] = load_model(path, folder=run.layout.predir)
+        for key, tensor in states[name].items():
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                raise RunFolderError(
+                    f"{path}: `{key}` is not finite; training had diverged. Try another session."
+                )
+    return states
+
+
+def _acting_spec(spec: Spec, states: dict[str, State], num_envs: int) -> Spec:
+    """The spec of the same agent for `num_envs` envs, on the CPU."""
+    changes: dict[str, Any] = {"env.num_envs": num_envs, "agent.net.gpu": False}
+    if "net" in states and "log_std" not in states["net"]:
+        # The original ignores log_std_init for one-dimensional actions and in shared nets.
+        given = spec.to_dict()["agent"]["net"]
+        keys = [key for key in ("log_std_init", "actor_log_std_init") if given.get(key) is not None]
+        changes |= {f"agent.net.{key}": None for key in keys}
+    return spec.with_values(changes)
+
+
+def _fill(agent: Agent, states: dict[str, State], paths: dict[str, Path]) -> None:
+    if "net" in states:
+        net = agent.algorithm.modules["net"]
+        expected = net.state_dict()
+        state = _in_our_names(states["net"], expected)
+        _check_shapes(state, expected, paths["net"])
+        net.load_state_dict(state)
+    if STATISTICS in states:
+        expected = agent.statistics()[STATISTICS]
+        _check_shapes(states[STATISTICS], expected, paths[STATISTICS])
+        agent.load_statistics({STATISTICS: states[STATISTICS]})
+
+
+def _in_our_names(state: State, expected: State) -> State:
+    """A state dict of the original under our names; one of ours as it is.
+
+    The original's dueling nets list their heads twice, and its batch renormalisation counts `step`.
+    """
+    renamed = {}
+    for name, tensor in state.items():
+        if name.endswith(".step") and f"{name}s" in expected:
+            renamed[f"{name}s"] = tensor
+        elif name in expected or not name.startswith("model_tails."):
+            renamed[name] = tensor
+    return renamed
+
+
+def _check_shapes(state: State, expected: State, path: Path) -> None:
+    problems = [f"lacks {name}" for name in expected if name not in state]
+    problems += [f"has {name}, unknown to this net" for name in state if name not in expected]
+    problems += [
+        f"{name} is {list(state[name].shape)}, expected {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in state and state[name].shape != tensor.shape
+    ]
+    if problems:
+        more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
+        raise RunFolderError(
+            f"{path}: does not fit the net of the saved spec: {'; '.join(problems[:3])}{more}. "
+            "The file belongs to another spec, or the spec was changed."
+        )
+
+
+class _AllocationLimit(TorchFunctionMode):
+    """Refuses to make tensors far beyond what the saved files hold, before memory is taken.
+
+    The spec is as untrusted as the rest: `hid_layers: [1000000000]` must be an error, not a crash.
+    """
+
+    _FACTORIES = frozenset(
+        [torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn]
+    )
+
+    def __init__(self, elements: int, run: SavedRun) -> None:
+        super().__init__()
+        self._left = elements
+        self._folder = run.layout.predir
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func in self._FACTORIES:
+            sizes = args[0] if args and isinstance(args[0], list | tuple) else args
+            self._left -= math.prod(sizes or (kwargs or {}).get("size", ()))
+            if self._left < 0:
+                raise RunFolderError(
+                    f"{self._folder}: its spec describes nets far larger than the saved ones. "
+                    "Not built."
+                )
+        return func(*args, **(kwargs or {}))

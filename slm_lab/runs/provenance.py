@@ -1,0 +1,179 @@
+"""Where a run comes from: the spec that it saves, and who worked on its folder with which code."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from slm_lab.runs.files import read_json, write_atomic
+from slm_lab.runs.layout import RunLayout
+from slm_lab.spec import Spec
+from slm_lab.spec.run_folder import RunFolderError
+
+PACKAGES = ("slm-lab", "torch", "numpy", "gymnasium")
+ENV_PACKAGES = ("envpool", "mujoco", "ale-py", "Box2D")
+PACKAGE_FOLDER = "slm_lab"
+MAX_RECORD_BYTES = 1_000_000
+
+
+def save_spec(
+    spec: Spec, path: Path, layout: RunLayout, trial: int, timestamp: str, cuda_offset: int
+) -> None:
+    tree = spec.to_dict()
+    tree["name"] = spec.name
+    tree["meta"] |= {
+        "experiment": 0,
+        "trial": trial,
+        "session": -1,
+        "cuda_offset": cuda_offset,
+        "resume": False,
+        "experiment_ts": timestamp,
+        "git_sha": git_sha(),
+        "predir": layout.predir.as_posix(),
+    }
+    try:
+        write_atomic(layout.predir, path, json.dumps(tree, indent=2) + "\n")
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: cannot be written ({error.strerror}). A run needs a folder that can be "
+            "written to, on a disk with space."
+        ) from None
+
+
+@dataclass(slots=True)
+class Sitting:
+    """One process's work on a trial, from its start or resume to its end.
+
+    `end` is "finished", "stopped" or "failed: ..."; a process that was killed leaves "died" and no
+    times. `cpu_seconds` are those of the sessions: far fewer than `seconds` on every core means
+    that the machine did other work. `git_dirty` is None where there is no checkout.
+    """
+
+    mode: str
+    git_sha: str | None = None
+    git_dirty: bool | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    cores: int = 1
+    machine: str = ""
+    started: str = ""
+    seconds: float | None = None
+    cpu_seconds: float | None = None
+    end: str = "died"
+
+
+@contextmanager
+def sitting(path: Path, mode: str, cores: int, *, folder: Path | None = None) -> Iterator[Sitting]:
+    """Keep a sitting on record in `path`, beside those before it; the caller says how it ends.
+
+    `folder` is the run folder, by default that of the file.
+    """
+    folder = folder or path.parent
+    this = Sitting(
+        mode=mode,
+        git_sha=git_sha(),
+        git_dirty=git_dirty(),
+        versions=versions(*PACKAGES, *ENV_PACKAGES),
+        cores=cores,
+        machine=platform.machine(),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    before = read_sittings(path, folder=folder)
+    _write_sittings(folder, path, [*before, this])
+    start, cpu_start = time.monotonic(), _cpu_seconds()
+    try:
+        yield this
+    finally:
+        this.seconds = round(time.monotonic() - start, 1)
+        this.cpu_seconds = round(_cpu_seconds() - cpu_start, 1)
+        _write_sittings(folder, path, [*before, this])
+
+
+def read_sittings(path: Path, *, folder: Path | None = None) -> list[Sitting]:
+    """Those on record; none where the file is missing or not ours."""
+    try:
+        content = read_json(folder or path.parent, path, MAX_RECORD_BYTES)
+        entries: list[dict[str, Any]] = content["sittings"]
+        known = {each.name for each in fields(Sitting)}
+        return [Sitting(**{k: v for k, v in entry.items() if k in known}) for entry in entries]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+def _write_sittings(folder: Path, path: Path, sittings: list[Sitting]) -> None:
+    text = json.dumps({"sittings": [asdict(each) for each in sittings]}, indent=2)
+    with suppress(OSError):  # a full disk costs the record, never the run
+        write_atomic(folder, path, text + "\n")
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of every process it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+@cache
+def versions(*packages: str) -> dict[str, str]:
+    """Of Python and of those packages that are installed; without names, what results hang on."""
+    found = {"python": platform.python_version()}
+    for package in packages or PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # run from a checkout
+            continue
+    return found
+
+
+def git_sha() -> str | None:
+    """Commit of the code that runs, if it runs from a checkout."""
+    found = _git("rev-parse", "--show-toplevel", "HEAD")
+    if found is not None:
+        top, sha = found.splitlines()
+        # An installed copy may lie in somebody else's repository, inside its virtual environment.
+        if Path(top) == _root():
+            return sha
+    return os.environ.get("SLM_LAB_GIT_SHA")
+
+
+def git_dirty() -> bool | None:
+    """Whether the package differs from that commit; results and documents beside it may."""
+    top = _git("rev-parse", "--show-toplevel")
+    if top is None or Path(top.strip()) != _root():
+        return None
+    changes = _git("status", "--porcelain", "--", PACKAGE_FOLDER)
+    return None if changes is None else bool(changes.strip())
+
+
+def is_same_code(*shas: str) -> bool:
+    """Whether these commits hold the same Python code of the package, as far as git can tell here.
+
+    Specs are no code: a run keeps its own. A commit that is not in this repository is different.
+    """
+    code = f"{PACKAGE_FOLDER}/*.py"
+    return all(_git("diff", "--quiet", shas[0], sha, "--", code) is not None for sha in shas)
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=_root(), capture_output=True, text=True, check=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def _root() -> Path:
+    return Path(__file__).resolve().parents[2]

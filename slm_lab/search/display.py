@@ -1,0 +1,126 @@
+"""The trials of a search on the screen: a live table on a terminal, a few plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+from loguru import logger
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from slm_lab.runs.search_journal import TrialRecord
+from slm_lab.search.plan import SearchPlan
+from slm_lab.training.console import PLAIN_INTERVAL, format_value
+
+STYLES = {
+    "running": "cyan",
+    "completed": "green",
+    "stopped": "yellow",
+    "diverged": "red",
+    "failed": "red",
+}
+ROWS_AROUND_TABLE = 8  # heading, rules and the lines above
+
+Records = Mapping[int, TrialRecord]
+
+
+class SearchDisplay:
+    """Shows the records of a journal; owns the screen while a search runs."""
+
+    def __init__(
+        self,
+        plan: SearchPlan,
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._plan, self._clock = plan, clock
+        self._spoke_at: dict[int, float] = {}
+        self._console = console or Console(stderr=True)
+        is_live = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._live = Live(console=self._console, refresh_per_second=2) if is_live else None
+
+    def __enter__(self) -> SearchDisplay:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live:
+            self._live.stop()
+
+    def show(self, records: Records) -> None:
+        if self._live:
+            self._live.update(trial_table(records, self._plan, self._console.height))
+
+    def report(self, records: Records, trial: int) -> None:
+        self.show(records)
+        now = self._clock()
+        if not self._live and now - self._spoke_at.get(trial, -math.inf) >= PLAIN_INTERVAL:
+            self._spoke_at[trial] = now
+            record = records[trial]
+            logger.info(
+                f"Trial {trial} | frame {record.frame:,} of {self._plan.max_frame:,} | "
+                f"score {_score(record)}"
+            )
+
+    def ended(self, records: Records, trial: int) -> None:
+        self.show(records)
+        record = records[trial]
+        values = ", ".join(
+            f"{dim.label} {_value(record.values[dim.path])}" for dim in self._plan.space
+        )
+        reason = f" | {record.reason}" if record.reason else ""
+        ended = sum(not other.is_running for other in records.values())
+        logger.info(
+            f"Trial {trial} {record.status} at frame {record.frame:,} | score {_score(record)} | "
+            f"{values}{reason} | {ended} of {self._plan.max_trial} trials done"
+        )
+
+
+def trial_table(records: Records, plan: SearchPlan, height: int = 40) -> Table:
+    """Running trials first, then the others by score, as many as fit."""
+    order = sorted(records.values(), key=lambda r: (not r.is_running, -_known(r.score), r.trial))
+    ended = [record for record in records.values() if not record.is_running]
+    stopped = sum(record.status == "stopped" for record in ended)
+    table = Table(
+        title=f"{len(ended)} of {plan.max_trial} trials done, {stopped} of them stopped early",
+        title_justify="left",
+        expand=False,
+    )
+    for heading in ("trial", "status", "frame", "score"):
+        table.add_column(heading, justify="left" if heading == "status" else "right")
+    for dim in plan.space:
+        table.add_column(dim.label, justify="right")
+    for record in order[: max(height - ROWS_AROUND_TABLE, 3)]:
+        table.add_row(
+            str(record.trial),
+            Text(record.status, style=STYLES[record.status]),
+            f"{record.frame / plan.max_frame:.0%}",
+            _score(record),
+            *(_value(record.values[dim.path]) for dim in plan.space),
+        )
+    return table
+
+
+def _score(record: TrialRecord) -> str:
+    return "-" if record.score is None else format_value("total_reward_ma", record.score)
+
+
+def _known(score: float | None) -> float:
+    return -math.inf if score is None else score
+
+
+def _value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

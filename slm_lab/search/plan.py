@@ -1,0 +1,181 @@
+"""What a spec asks of a search, checked before anything starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slm_lab.search.space import Dimension, dimensions
+from slm_lab.spec import Problem, Spec, SpecError
+from slm_lab.spec.error import did_you_mean
+
+REPORTS = 20  # of a trial that runs to its end, besides those at its rungs
+TRIALS_PER_DIMENSION = 3, 4  # the rule of the documents
+_HALVING_KEYS = ("grace_period", "reduction_factor")
+_RESOURCE_KEYS = ("cpu", "gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Halving:
+    """Asynchronous successive halving (ASHA): at each rung the best 1 / factor go on."""
+
+    grace_period: int
+    reduction_factor: float
+
+    def rungs(self, max_frame: int) -> tuple[int, ...]:
+        """Frames at which a trial must show that it is good enough; none at the very end."""
+        rungs = []
+        frame = float(self.grace_period)
+        while frame < max_frame:
+            rungs.append(math.ceil(frame))
+            frame *= self.reduction_factor
+        return tuple(rungs)
+
+    def expected_share(self, max_frame: int) -> float:
+        """Share of all frames that is trained, if exactly 1 / factor pass each rung."""
+        ends = (*self.rungs(max_frame), max_frame)
+        starts = (0, *ends[:-1])
+        survivors = (self.reduction_factor**-i for i in range(len(ends)))
+        frames = (
+            (end - start) * share for start, end, share in zip(starts, ends, survivors, strict=True)
+        )
+        return sum(frames) / max_frame
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """The typed form of `search`, `meta.max_trial` and the `meta.search_*` keys."""
+
+    space: tuple[Dimension, ...]
+    sampler: str
+    max_trial: int
+    max_session: int
+    max_frame: int
+    log_frequency: int
+    halving: Halving | None
+    cpu: float
+    gpu: float
+
+    def rounds(self) -> tuple[int, ...]:
+        """Frames at which a trial reports: each rung, a regular grid, and its end.
+
+        The score moves with the rows of the curve, so no grid is finer than these.
+        """
+        step = max(math.ceil(self.max_frame / REPORTS), self.log_frequency)
+        return tuple(sorted({*self.rungs(), *range(step, self.max_frame, step), self.max_frame}))
+
+    def rungs(self) -> tuple[int, ...]:
+        """Frames at which early stopping may end a trial."""
+        return self.halving.rungs(self.max_frame) if self.halving else ()
+
+    @property
+    def grid_size(self) -> int:
+        return math.prod(len(dim.points() or ()) for dim in self.space)
+
+    @property
+    def most_frames(self) -> int:
+        """What is trained if nothing stops early."""
+        return self.max_trial * self.max_session * self.max_frame
+
+    @property
+    def expected_frames(self) -> int:
+        share = self.halving.expected_share(self.max_frame) if self.halving else 1.0
+        return round(self.most_frames * share)
+
+
+def plan_search(spec: Spec) -> SearchPlan:
+    """The plan of a spec; SpecError with everything that keeps it from being searched."""
+    problems: list[Problem] = []
+    space = dimensions(spec)
+    if not space:
+        example = '"search": {"agent.algorithm.gamma__uniform": [0.95, 0.999]}'
+        problems.append(Problem("search", f"missing; a search needs a block such as {example}"))
+    halving = _halving(spec, problems)
+    resources = _resources(spec.meta.search_resources, problems)
+    sampler, max_trial = spec.meta.search_sampler, spec.meta.max_trial
+    if sampler == "grid" and space:
+        max_trial = _grid_trials(space, max_trial, problems)
+    elif max_trial is None:
+        problems.append(Problem("meta.max_trial", "missing; expected the number of trials"))
+    if problems:
+        raise SpecError(problems, spec.name)
+    assert max_trial is not None
+    return SearchPlan(
+        space=space,
+        sampler=sampler,
+        max_trial=max_trial,
+        max_session=spec.meta.max_session,
+        max_frame=spec.env.max_frame,
+        log_frequency=spec.meta.log_frequency,
+        halving=halving,
+        **resources,
+    )
+
+
+def _halving(spec: Spec, problems: list[Problem]) -> Halving | None:
+    given = spec.meta.search_scheduler
+    if not given:
+        return None
+    path = "meta.search_scheduler"
+    for key in given.keys() - set(_HALVING_KEYS):
+        hint = did_you_mean(key, _HALVING_KEYS)
+        problems.append(Problem(f"{path}.{key}", f"unknown key for ASHA. {hint}"))
+    grace = _number(given, "grace_period", path, problems, default=None)
+    factor = _number(given, "reduction_factor", path, problems, default=3)
+    if grace is None or factor is None:
+        return None
+    first_row, last = spec.meta.log_frequency, spec.env.max_frame
+    if not min(first_row, last) <= grace <= last:
+        bounds = f"meta.log_frequency = {first_row} to env.max_frame = {last}"
+        message = f"found {grace:g}; expected frames, from {bounds}: before, there is no score"
+        problems.append(Problem(f"{path}.grace_period", message))
+    if factor <= 1:
+        message = f"found {factor:g}; expected more than 1: one in so many trials passes a rung"
+        problems.append(Problem(f"{path}.reduction_factor", message))
+    return Halving(int(grace), factor)
+
+
+def _resources(given: Mapping[str, Any], problems: list[Problem]) -> dict[str, float]:
+    path = "meta.search_resources"
+    for key in given.keys() - set(_RESOURCE_KEYS):
+        hint = did_you_mean(key, _RESOURCE_KEYS)
+        problems.append(Problem(f"{path}.{key}", f"unknown resource. {hint}"))
+    cpu = _number(given, "cpu", path, problems, default=1)
+    gpu = _number(given, "gpu", path, problems, default=0)
+    if cpu is not None and cpu <= 0:
+        problems.append(Problem(f"{path}.cpu", f"found {cpu:g}; expected more than 0"))
+    if gpu is not None and gpu < 0:
+        problems.append(Problem(f"{path}.gpu", f"found {gpu:g}; expected 0 or more"))
+    return {"cpu": cpu or 1, "gpu": gpu or 0}
+
+
+def _number(
+    tree: Mapping[str, Any], key: str, path: str, problems: list[Problem], *, default: float | None
+) -> float | None:
+    value = tree.get(key, default)
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return value
+    found = "missing" if value is None else f"found {value!r}"
+    problems.append(Problem(f"{path}.{key}", f"{found}; expected a number"))
+    return None
+
+
+def _grid_trials(
+    space: tuple[Dimension, ...], max_trial: int | None, problems: list[Problem]
+) -> int | None:
+    continuous = [dim for dim in space if dim.points() is None]
+    for dim in continuous:
+        message = (
+            "has no grid: a grid search takes choice, randint, qrandint and quniform. "
+            "Name the values with `choice`, or set meta.search_sampler to optuna or random."
+        )
+        problems.append(Problem(f"search.{dim.path}__{dim.distribution}", message))
+    if continuous:
+        return max_trial
+    size = math.prod(len(dim.points() or ()) for dim in space)
+    if max_trial is not None and max_trial < size:
+        message = f"found {max_trial}; the grid has {size} points. Set {size}, or name fewer."
+        problems.append(Problem("meta.max_trial", message))
+    return size

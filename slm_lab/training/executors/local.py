@@ -1,0 +1,194 @@
+"""Sessions on this machine: each in its own process, as many at once as there are cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+
+from slm_lab.spec import Spec
+from slm_lab.training.console import Progress, TrialDisplay, session_log, setup_logging
+from slm_lab.training.executors.session_job import (
+    STOP_GRACE_SECONDS,
+    SessionEnd,
+    StopRequest,
+    TrialJob,
+    run_session,
+)
+from slm_lab.training.lifetime import end_with
+from slm_lab.training.workers import SharedNets, shared_nets, worker_spec
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def available_cores() -> int:
+    """Cores this process may use: under taskset or in a container, fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def concurrency(spec: Spec) -> int:
+    """Sessions at once: as many as the cores can give `threads` each, or all that share nets."""
+    if spec.meta.distributed:
+        return spec.meta.max_session
+    return max(1, min(spec.meta.max_session, available_cores() // (spec.meta.threads or 1)))
+
+
+def run_here(
+    job: TrialJob, sessions: Sequence[int], display: TrialDisplay, stop: StopRequest
+) -> Iterator[SessionEnd]:
+    """In this process: the only session of a trial needs none of its own."""
+    for session in sessions:
+        with session_log(job.layout.log_path(job.trial, session), job.layout.predir):
+            end = run_session(job, session, display.update, stop)
+        display.finish(session, end.last_words())
+        yield end
+
+
+def run_in_processes(
+    job: TrialJob, sessions: Sequence[int], display: TrialDisplay, stop: StopRequest
+) -> Iterator[SessionEnd]:
+    with shared_nets(job.spec) as shared:
+        each = replace(job, spec=worker_spec(job.spec)) if shared else job
+        yield from _run_processes(each, sessions, display, stop, shared)
+
+
+def _run_processes(
+    job: TrialJob,
+    sessions: Sequence[int],
+    display: TrialDisplay,
+    stop: StopRequest,
+    shared: SharedNets | None,
+) -> Iterator[SessionEnd]:
+    waiting = list(sessions)
+    running: dict[int, SessionProcess] = {}
+    kill_at: float | None = None
+    try:
+        while waiting or running:
+            if stop() and kill_at is None:
+                kill_at = time.monotonic() + STOP_GRACE_SECONDS
+                waiting.clear()
+                for child in running.values():
+                    child.process.terminate()  # SIGTERM: it ends its step and writes its files
+            if kill_at is not None and time.monotonic() > kill_at:
+                _kill(running)
+            while waiting and len(running) < concurrency(job.spec):
+                session = waiting.pop(0)
+                running[session] = SessionProcess.start(job, session, shared)
+            wait([c.reports for c in running.values()], timeout=0.2)
+            for session, child in list(running.items()):
+                message = child.receive()
+                if isinstance(message, Progress):
+                    display.update(message)
+                elif message is not None:
+                    del running[session]
+                    display.finish(session, message.last_words())
+                    if message.bad_input is not None:
+                        waiting.clear()
+                    yield message
+    finally:
+        _kill(running)
+
+
+def _kill(running: dict[int, SessionProcess]) -> None:
+    for child in running.values():
+        child.process.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionProcess:
+    """A session's process, and the pipe it reports through. One pipe each: a process that is
+    killed while it writes cannot hold up the others.
+
+    Nothing is ever sent through `lifeline`: when it closes, with this process, the session ends.
+    """
+
+    session: int
+    process: SpawnProcess
+    reports: Connection
+    lifeline: Connection
+
+    @classmethod
+    def start(cls, job: TrialJob, session: int, shared: SharedNets | None = None) -> SessionProcess:
+        context = multiprocessing.get_context("spawn")
+        reports, to_trial = context.Pipe(duplex=False)
+        trial_lives, lifeline = context.Pipe(duplex=False)
+        process = context.Process(
+            target=_session_process, args=(job, session, to_trial, trial_lives, shared)
+        )
+        resource_tracker.ensure_running()  # here, because starting it lets the signals go
+        with _signals_held():
+            process.start()
+        to_trial.close()  # so that the pipe ends when the session's process does
+        trial_lives.close()
+        return cls(session, process, reports, lifeline)
+
+    def receive(self) -> Progress | SessionEnd | None:
+        """What it has sent, or None. After its end, which a dead process has too, it is closed."""
+        # Asked first: what a dead process has sent is in the pipe by now.
+        is_dead = self.process.exitcode is not None
+        try:
+            message: Progress | SessionEnd | None = (
+                self.reports.recv() if self.reports.poll() else None
+            )
+        except (EOFError, OSError):  # it died, perhaps in mid-sentence
+            message = None
+        if isinstance(message, Progress) or (message is None and not is_dead):
+            return message
+        self.process.join()
+        self.reports.close()
+        self.lifeline.close()
+        return message or SessionEnd(self.session, _death(self.process.exitcode))
+
+
+def _session_process(
+    job: TrialJob,
+    session: int,
+    to_trial: Connection,
+    trial_lives: Connection,
+    shared: SharedNets | None,
+) -> None:
+    # A trial that is killed is resumed at once, perhaps: nobody else may be at its files then.
+    end_with(trial_lives.recv_bytes)
+    stop = StopRequest()
+    # The trial decides when to stop, and how often it says so does not matter: Ctrl-C in a terminal
+    # and a signal to the process group reach the trial and its sessions alike.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, stop.remember)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+    def report(progress: Progress) -> None:
+        with suppress(OSError):  # the trial was killed, and so is this process
+            to_trial.send(progress)
+
+    stderr_level = "DEBUG" if job.options.log_level.upper() == "DEBUG" else "WARNING"
+    log_path, folder = job.layout.log_path(job.trial, session), job.layout.predir
+    setup_logging(log_path, "DEBUG", stderr_level=stderr_level, folder=folder)
+    end = run_session(job, session, report, stop, shared)
+    with suppress(OSError):
+        to_trial.send(end)
+
+
+def _death(exit_code: int | None) -> str:
+    by_signal = exit_code is not None and exit_code < 0
+    name = f" ({signal.Signals(-exit_code).name})" if by_signal and exit_code else ""
+    return f"its process died with exit code {exit_code}{name}"
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """A process started meanwhile holds them too, until it is ready to handle them: without this a
+    Ctrl-C in the seconds of its imports would kill it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

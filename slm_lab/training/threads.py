@@ -1,0 +1,51 @@
+"""How much of the machine one session may use."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+import torch
+from threadpoolctl import ThreadpoolController
+
+from slm_lab.spec import Spec
+from slm_lab.training.options import RunOptions
+
+
+def set_threads(spec: Spec, options: RunOptions) -> None:
+    """One torch thread per session unless the spec says otherwise: small nets lose with more.
+
+    With `--no-optimize-perf` torch keeps its own settings.
+    """
+    if not options.optimize_perf:
+        return
+    torch.set_num_threads(spec.meta.threads or 1)
+    keep_numpy_on_one_thread()
+    keep_freed_memory()
+    if torch.cuda.is_available():
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.benchmark = True
+
+
+def keep_numpy_on_one_thread() -> None:
+    """NumPy's products are those of acting in a few envs: too small to share.
+
+    Its OpenBLAS would take every core it sees, and its threads wait for one another by spinning.
+    Two sessions on two cores spent 40 % of their time that way.
+    """
+    ThreadpoolController().select(internal_api="openblas").limit(limits=1)
+
+
+def keep_freed_memory() -> None:
+    """Reuse the large blocks that torch frees instead of handing them back to the kernel.
+
+    glibc maps every large block anew, and zeroing its pages took a fifth of a learning step on
+    images. The process keeps the most it ever used; nothing is computed differently.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    if mallopt is not None:
+        mmap_threshold, trim_threshold = -3, -1
+        mallopt(mmap_threshold, 2**30)
+        mallopt(trim_threshold, 2**31 - 1)

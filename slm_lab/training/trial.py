@@ -1,0 +1,92 @@
+"""A trial: every session of a spec, on this machine or spread over a Ray cluster."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.resume import unfinished_sessions
+from slm_lab.spec import Problem, Spec, SpecError
+from slm_lab.training.console import TrialDisplay
+from slm_lab.training.executors.local import STOP_SIGNALS, run_here, run_in_processes
+from slm_lab.training.executors.session_job import Executor, StopRequest, TrialJob
+from slm_lab.training.options import RunOptions
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnd:
+    """How a trial's sessions ended: the errors of those that failed, by session index, and the
+    signal that stopped the trial before all of them were done."""
+
+    failed: dict[int, str]
+    stopped_by: signal.Signals | None = None
+
+
+def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions) -> TrialEnd:
+    """Run all sessions of a trial; on a resume, those that have something left to do.
+
+    A mistake in the spec that shows only when env and agent are made is raised.
+    """
+    sessions = list(range(spec.meta.max_session))
+    if options.resume:
+        sessions = unfinished_sessions(spec, layout, trial)
+    execute = _executor(spec, options)
+    display = TrialDisplay(trial, spec.meta.max_session)
+    with display, stop_on_signals() as stop:
+        job = TrialJob(spec, layout, trial, options)
+        ends = list(execute(job, sessions, display, stop))
+    for end in ends:
+        if end.bad_input is not None and not layout.sessions(trial):
+            raise end.bad_input
+    is_whole = len(ends) == len(sessions) and not any(end.stopped_early for end in ends)
+    return TrialEnd(
+        failed={end.session: end.error for end in ends if end.error is not None},
+        stopped_by=None if is_whole else stop.signal,
+    )
+
+
+def _executor(spec: Spec, options: RunOptions) -> Executor:
+    if options.ray_address is not None:
+        return _cluster_executor()
+    return run_here if spec.meta.max_session == 1 else run_in_processes
+
+
+def _cluster_executor() -> Executor:
+    """ray is an extra, and slow to import."""
+    try:
+        from slm_lab.training.executors.ray_cluster import run_on_cluster
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "ray":
+            raise
+        message = (
+            "needs ray, which is not installed. "
+            "Install the extra `search`: pip install 'slm-lab[search]'"
+        )
+        raise SpecError([Problem("--ray-address", message)], "the command") from None
+    return run_on_cluster
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """SIGINT and SIGTERM ask for a clean end; a second one of either ends at once."""
+    stop = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # Python hands signals to the main thread alone
+        return
+
+    def remember(signum: int, _frame: object) -> None:
+        if stop():
+            sys.exit(128 + signum)
+        stop.remember(signum)
+
+    previous = {s: signal.signal(s, remember) for s in STOP_SIGNALS}
+    try:
+        yield stop
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,112 @@
+"""Two processes cannot work on one run folder, and a dead one does not."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from slm_lab.runs.lock import LockedError, is_held, lock_holders, locked
+
+FORK = multiprocessing.get_context("fork")
+
+
+def hold(path: Path, line: Connection) -> None:
+    with locked(path, "the folder"):
+        line.send("held")
+        with suppress(EOFError):  # until somebody speaks, or nobody is there any more
+            line.recv()
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that holds the lock, and a line to let it go."""
+    line, other_end = FORK.Pipe()
+    process = FORK.Process(target=hold, args=(tmp_path / "run.lock", other_end), daemon=True)
+    process.start()
+    other_end.close()
+    assert line.poll(20)
+    yield process, line
+    process.kill()
+    process.join()
+
+
+def test_a_second_process_is_refused_with_the_first_ones_name(tmp_path, holder):
+    process, _ = holder
+    expected = f"the folder is in use by process {process.pid} on "
+    with pytest.raises(LockedError, match=expected), locked(tmp_path / "run.lock", "the folder"):
+        raise AssertionError
+
+
+def test_the_same_process_is_refused_too(tmp_path):
+    path = tmp_path / "run.lock"
+    with locked(path, "a"), pytest.raises(LockedError, match=str(os.getpid())), locked(path, "b"):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_a_process_that_went_on_to_another_folder_no_longer_holds_the_first(tmp_path, error):
+    first, second = tmp_path / "first.lock", tmp_path / "second.lock"
+    with suppress(ValueError), locked(first, "a"):
+        if error:
+            raise error
+    with locked(second, "b"):
+        assert not is_held(first, lock_holders())
+        assert is_held(second, lock_holders())
+
+
+def test_a_killed_process_holds_nothing(tmp_path, holder):
+    process, _ = holder
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    with locked(tmp_path / "run.lock", "the folder"):
+        pass
+
+
+def test_a_process_that_is_about_to_end_can_be_waited_for(tmp_path, holder):
+    _, line = holder
+    line.send("go")
+    with locked(tmp_path / "run.lock", "the folder", patience=20):
+        pass
+
+
+@pytest.mark.parametrize("left", ["", "garbage", '{"pid": 1, "host": "elsewhere"}', "[]"])
+def test_a_file_that_nobody_locks_is_no_lock(tmp_path, left):
+    path = tmp_path / "run.lock"
+    path.write_text(left)
+    with locked(path, "the folder"):
+        assert f'"pid": {os.getpid()}' in path.read_text()
+    with locked(path, "the folder"):  # and again: it was let go
+        pass
+
+
+def test_a_holder_without_a_name_is_still_a_holder(tmp_path, holder):
+    (tmp_path / "run.lock").write_text("garbage")
+    with (
+        pytest.raises(LockedError, match="another process"),
+        locked(tmp_path / "run.lock", "the folder"),
+    ):
+        raise AssertionError
+
+
+def test_where_nothing_can_be_written_nothing_need_be_locked(tmp_path):
+    (tmp_path / "file").write_text("")
+    with locked(tmp_path / "file" / "run.lock", "the folder"):
+        pass
+
+
+def test_whether_a_lock_is_held_can_be_asked_without_taking_it(tmp_path, holder):
+    process, _ = holder
+    lock = tmp_path / "run.lock"
+    assert is_held(lock, lock_holders())
+    process.kill()
+    process.join()
+    assert not is_held(lock, lock_holders())
+    assert not is_held(tmp_path / "never.lock", lock_holders())
+    with locked(lock, "the folder"):
+        assert is_held(lock, lock_holders())

@@ -1,0 +1,124 @@
+"""A run keeps on record which code worked on it, how long, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slm_lab.runs import provenance
+from slm_lab.runs.provenance import (
+    git_dirty,
+    git_sha,
+    is_same_code,
+    read_sittings,
+    sitting,
+)
+
+
+def test_a_sitting_is_on_record_from_its_start_and_says_how_it_ended(tmp_path):
+    path = tmp_path / "provenance.json"
+    with sitting(path, "train", cores=2) as this:
+        (so_far,) = read_sittings(path)
+        assert (so_far.end, so_far.seconds) == ("died", None)  # what a kill would leave
+        this.end = "stopped"
+    with sitting(path, "train", cores=4) as this:
+        this.end = "finished"
+    first, second = read_sittings(path)
+    assert (first.end, second.end) == ("stopped", "finished")
+    assert (first.cores, second.cores) == (2, 4)
+    assert first.seconds is not None
+    assert first.cpu_seconds is not None
+    assert first.versions.keys() >= {"python", "torch", "numpy"}
+    assert (first.git_sha, first.git_dirty) == (git_sha(), git_dirty())
+
+
+def test_a_sitting_that_raises_is_still_timed(tmp_path):
+    path = tmp_path / "provenance.json"
+    with pytest.raises(RuntimeError), sitting(path, "train", cores=1):
+        raise RuntimeError("broken")
+    (this,) = read_sittings(path)
+    assert (this.end, this.seconds is None) == ("died", False)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"sittings": 3}', '{"sittings": [{"cores": 1}]}'])
+def test_a_record_that_is_not_ours_counts_as_none(tmp_path, text):
+    path = tmp_path / "provenance.json"
+    path.write_text(text)
+    assert read_sittings(path) == []
+    assert read_sittings(tmp_path / "absent.json") == []
+
+
+def test_keys_of_later_versions_are_passed_over(tmp_path):
+    path = tmp_path / "provenance.json"
+    path.write_text(json.dumps({"sittings": [{"mode": "train", "weather": "fine"}]}))
+    assert read_sittings(path)[0].mode == "train"
+
+
+def test_a_run_that_cannot_write_its_record_goes_on(tmp_path):
+    with sitting(tmp_path / "no" / "such" / "folder.json", "train", cores=1) as this:
+        this.end = "finished"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch) -> Path:
+    """A repository that the code seems to run from."""
+    package = tmp_path / "slm_lab"
+    package.mkdir()
+    (package / "code.py").write_text("x = 1\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    commit(tmp_path)
+    monkeypatch.setattr(provenance, "_root", lambda: tmp_path)
+    return tmp_path
+
+
+def commit(repository: Path) -> str:
+    """Everything there; its sha."""
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for command in (["add", "."], [*identity, "commit", "-qm", "work"]):
+        subprocess.run(["git", *command], cwd=repository, check=True)
+    found = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(
+        found, cwd=repository, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_the_package_is_dirty_when_it_differs_from_its_commit(checkout):
+    assert git_dirty() is False
+    (checkout / "slm_lab" / "code.py").write_text("x = 2\n")
+    assert git_dirty() is True
+
+
+def test_a_new_module_makes_the_package_dirty_and_new_results_do_not(checkout):
+    (checkout / "benchmark").mkdir()
+    (checkout / "benchmark" / "result.json").write_text("{}")
+    assert git_dirty() is False
+    (checkout / "slm_lab" / "more.py").write_text("")
+    assert git_dirty() is True
+
+
+def test_code_in_a_repository_of_somebody_else_has_no_known_state(checkout, monkeypatch):
+    monkeypatch.setattr(provenance, "_root", lambda: checkout / "slm_lab")
+    monkeypatch.delenv("SLM_LAB_GIT_SHA", raising=False)
+    assert git_dirty() is None
+    assert git_sha() is None
+
+
+def test_commits_are_of_the_same_code_until_a_module_of_the_package_changes(checkout):
+    (checkout / "script.py").write_text("")
+    first = commit(checkout)
+    (checkout / "slm_lab" / "spec.json").write_text("{}")
+    (checkout / "script.py").write_text("x = 1\n")
+    second = commit(checkout)
+    (checkout / "slm_lab" / "agent").mkdir()
+    (checkout / "slm_lab" / "agent" / "net.py").write_text("")
+    third = commit(checkout)
+    assert is_same_code(first, second)
+    assert not is_same_code(first, second, third)
+
+
+def test_a_commit_that_nobody_knows_is_other_code(checkout):
+    (checkout / "script.py").write_text("")
+    assert not is_same_code(commit(checkout), "f" * 40)
