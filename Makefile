@@ -1,4 +1,4 @@
-# The doors of the project. `make` alone lists them; CONTRIBUTING.md says more.
+# The commands of the project. `make` alone lists them; CONTRIBUTING.md says more.
 # Another interpreter: make test PYTHON=python3.12. Another folder: make test VENV=/tmp/venv.
 
 PYTHON ?= python3
