@@ -218,3 +218,9 @@ def test_extra_critic_steps_fit_the_value_and_leave_the_policy_alone(
         return a2c.update(three_steps, 2).values["value_loss"]
 
     assert value_loss_after_one_update(10) < value_loss_after_one_update(0)
+
+
+def test_extra_critic_steps_weigh_the_value_loss_as_the_others_do(make_spec: MakeSpec) -> None:
+    a2c = make_a2c(make_spec("ActorCritic", PLAIN | {"agent.algorithm.val_loss_coef": 0.25}))
+    loss, _ = a2c.critic_loss(a2c.learner.state, torch.zeros(2, 1), torch.tensor([1.0, 3.0]))
+    assert loss.item() == pytest.approx(0.25 * (1 + 9) / 2)

@@ -74,6 +74,11 @@ def test_the_clamps_open_linearly() -> None:
     assert output(layer(mean=-7.0, var=0.25, steps=50)) == pytest.approx([0.5, 4.5])
 
 
+def test_after_the_warm_up_the_clamps_open_no_further() -> None:
+    # r = 2 / 0.5 -> 3, d = (3 + 7) / 0.5 -> 5
+    assert output(layer(mean=-7.0, var=0.25, steps=500)) == pytest.approx([2.0, 8.0])
+
+
 def test_without_warm_up_the_clamps_are_open_at_once() -> None:
     renorm = layer(mean=1.0, steps=0, warmup_steps=0)
     assert output(renorm) == pytest.approx([0.0, 4.0])

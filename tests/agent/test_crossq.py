@@ -92,6 +92,18 @@ def test_both_sides_are_normalised_alike(make_spec: MakeSpec, make_batch: MakeBa
     assert td_error.tolist() == pytest.approx([first, second], rel=1e-5)
 
 
+def test_the_critic_nets_own_loss_spec_is_the_critics_loss(
+    make_spec: MakeSpec, make_batch: MakeBatch
+) -> None:
+    own = {"agent.critic_net": renorm_net(loss_spec={"name": "L1Loss"})}
+    plain = {"agent.net": renorm_net(), "agent.memory.batch_size": 2}
+    values = plain | own | {"agent.algorithm.training_iter": 1, "agent.algorithm.fixed_alpha": 0.0}
+    crossq = make_agent(make_spec("CrossQ", values), DISCRETE, seed=0).algorithm
+    batch = make_batch([[0.0], [2.0]], [0, 1], [1.0, 3.0], [[4.0], [6.0]], [0.5, 0.0])
+    # Critics of zero: 2 * (|1| + |3|) / 2; squared it would be 10.
+    assert crossq.update(batch, frame=0).values["loss"] == 4.0
+
+
 def test_the_target_side_carries_no_gradient(make_spec: MakeSpec) -> None:
     crossq = make_crossq(make_spec, DISCRETE)
     (q1, q2), later = crossq._critics.both_sides(

@@ -164,6 +164,27 @@ def test_the_lens_of_a_rollout_stands_still_once_the_rate_is_zero(
     assert normalizer.state_dict()["count"] == (2 if moves else 0)
 
 
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+@pytest.mark.parametrize("kind", ["rollout", "replay"])
+def test_the_return_whose_spread_scales_rewards_begins_anew_with_each_episode(
+    transition: MakeTransition, kind: str, ending: str
+) -> None:
+    transform = RewardTransform(1, 0.5, scale=1.0, normalize=True, clip=None)
+    lens = Lens(None, transform, CPU)
+    experience: OnPolicyExperience | ReplayExperience
+    if kind == "rollout":
+        memory = RolloutMemory(2, 1, (1,), "float32", (), torch.int64)
+        experience = OnPolicyExperience(memory, lens)
+    else:
+        experience = make_experience(lens=lens, every=2)
+    row, no_action = np.zeros((1, 1), np.float32), np.zeros(1, np.int64)
+    experience.add(row, no_action, transition([[0]], [[0]], [4.0], **{ending: [True]}))
+    experience.add(row, no_action, transition([[0]], [[0]], [2.0]))
+    experience.batch(frame=2)
+    # Returns of 4 and 2: a standard deviation of 1. Carried over, it would be 4 and 2 + 4 / 2.
+    assert transform(torch.tensor([4.0])).item() == pytest.approx(4.0)
+
+
 def test_each_reward_of_an_n_step_return_is_clipped_not_their_sum(
     transition: MakeTransition,
 ) -> None:

@@ -123,6 +123,17 @@ def test_a_three_step_return_stops_at_an_ending() -> None:
     assert whole(truncated).next_obs.flatten().tolist() == [99.0, 99.0, 4.0, 4.0]
 
 
+def test_a_three_step_return_does_not_reach_beyond_a_lost_episode() -> None:
+    replay = make_replay(8, n_step=3)
+    fill(replay, [1.0, 2.0])
+    replay.cut()
+    fill(replay, [4.0, 8.0])
+    # 1 + 2/2 and 2, each with the value of what came next; then 4 + 8/2 and 8
+    assert whole(replay).reward.tolist() == [2.0, 2.0, 8.0, 8.0]
+    assert whole(replay).discount.tolist() == [0.25, 0.5, 0.25, 0.5]
+    assert whole(replay).next_obs.flatten().tolist() == [2.0, 2.0, 2.0, 2.0]
+
+
 def test_an_n_step_return_does_not_cross_the_seam_of_the_ring() -> None:
     replay = make_replay(3, n_step=3)
     fill(replay, [1.0, 2.0, 4.0, 8.0])  # slots hold steps 3, 1, 2

@@ -144,3 +144,19 @@ def test_combined_replay_holds_the_newest_rows() -> None:
     episode(replay, [1.0] * 2)  # rows 4 and 0
     assert replay.sample(2, 0).index[-2:].tolist() == [0, 4]
     assert len(replay.sample(2, 0).index) == 8
+
+
+def test_combined_replay_holds_the_rows_of_all_episodes_since_the_last_sample() -> None:
+    replay = make_replay(20, sampler=UniformSampler(0), use_cer=True)
+    for _ in range(3):
+        episode(replay, [1.0])
+    assert replay.sample(1, 0).index[-3:].tolist() == [2, 1, 0]
+
+
+def test_an_episode_that_was_lost_counts_as_far_as_it_came() -> None:
+    replay = make_replay()
+    add(replay, 0, [1.0], [False])
+    add(replay, 1, [2.0], [False])
+    replay.cut()
+    episode(replay, [8.0])
+    assert replay.sample(1, 0).return_.tolist() == [2.0, 2.0, 8.0]

@@ -125,6 +125,12 @@ def test_discounted_returns_add_the_value_of_a_cut_episode_only() -> None:
     assert_column(found, [6.5, 11.0, 18.0, 6.5, 5.0, 10.0])
 
 
+def test_nothing_follows_a_rollout_whose_last_step_terminates() -> None:
+    ends = column([9.0, 9.0]), column([F, T]), column([F, F])
+    # G_1 = 2, whatever is said of V after it; G_0 = 1 + 0.5 * 2
+    assert_column(discounted_returns(column([1.0, 2.0]), *ends, gamma=0.5), [2.0, 2.0])
+
+
 def test_two_step_returns_stop_at_endings_and_at_the_end_of_the_rollout() -> None:
     # G_0 = 1 + 0.5 * 2 + 0.25 * V(s_2) = 1 + 1 + 0.75 = 2.75
     # G_1 = 2 + 0.5 * 3 + 0.25 * 30 = 11 (truncated after the second reward)

@@ -91,6 +91,32 @@ def test_after_take_a_new_rollout_begins(transition: MakeTransition) -> None:
     assert len(rollout.final_index) == len(rollout.final_obs) == 0
 
 
+def test_episodes_that_were_lost_are_truncated_where_they_were(transition: MakeTransition) -> None:
+    memory = rollout_memory(length=2, num_envs=3)
+    ends = transition(
+        [[1], [0], [0]], [[1], [9], [8]], [1, 1, 1], [False, True, False], [False, False, True]
+    )
+    memory.add(column(0, 0, 0), np.zeros(3, np.int64), ends)
+    memory.cut(column(70, 71, 72))
+    goes_on = transition([[6], [6], [6]], [[6], [6], [6]], [2, 2, 2])
+    memory.add(column(5, 5, 5), np.zeros(3, np.int64), goes_on)
+    rollout = memory.take()
+    # Env 0 was running. Those of the others had ended already, and stay as they ended.
+    assert rollout.terminated.tolist() == [[False, True, False], [False] * 3]
+    assert rollout.truncated.tolist() == [[True, False, True], [False] * 3]
+    finals = dict(
+        zip(rollout.final_index.tolist(), rollout.final_obs.flatten().tolist(), strict=True)
+    )
+    assert finals == {2: 8.0, 0: 70.0}
+
+
+def test_a_rollout_without_a_step_has_nothing_to_lose(transition: MakeTransition) -> None:
+    memory = rollout_memory(length=1, num_envs=1)
+    memory.cut(column(70))
+    memory.add(column(0), np.array([0]), transition([[1]], [[1]], [1]))
+    assert not memory.take().truncated.any()
+
+
 def test_images_stay_bytes(transition: MakeTransition) -> None:
     memory = rollout_memory(length=1, num_envs=1, obs_dtype="uint8")
     step = transition([[255]], [[254]], [0.0], truncated=[True])
@@ -185,3 +211,16 @@ def test_the_total_of_an_episode_decides_not_its_last_reward(transition: MakeTra
     episodes.add([2], [0], ended="t")
     episodes.add([3], [5], ended="t")
     assert memory.take().obs[:2, 0, 0].tolist() == [1.0, 2.0]
+
+
+def test_a_lost_episode_is_whole_and_truncated(transition: MakeTransition) -> None:
+    memory = EpisodeMemory(1, num_envs=2, obs_dtype="float32")
+    episodes = Episodes(memory, transition)
+    episodes.add([1, 10], [1, 1], ended=".t")
+    memory.take()
+    memory.cut(column(70, 71))
+    rollout = memory.take()  # of env 1 there was nothing to lose
+    assert rollout.obs.flatten().tolist() == [1.0, 70.0]
+    assert rollout.truncated.flatten().tolist() == [True]
+    assert rollout.terminated.flatten().tolist() == [False]
+    assert rollout.final_obs.flatten().tolist() == [70.0]

@@ -127,6 +127,18 @@ def test_discrete_critics_learn_from_the_mean_of_their_targets(
     assert metrics.values["q_value"] == 1.0
 
 
+def test_loss_spec_chooses_the_loss_of_the_critics(
+    make_spec: MakeSpec, make_batch: MakeBatch
+) -> None:
+    own = {"agent.net.loss_spec": {"name": "L1Loss"}, "agent.algorithm.fixed_alpha": 0.0}
+    sac = make_agent(make_spec("SoftActorCritic", LINEAR | own), DISCRETE, seed=0).algorithm
+    assert isinstance(sac, SoftActorCritic)
+    assert sac.learner.state["target_q1_net"].eq(0).all()
+    set_table(sac, q1_net=[[1.0, 9.0], [9.0, 9.0]], q2_net=[[4.0, 9.0], [9.0, 9.0]])
+    # Targets of zero: |5 - 1| + |5 - 4|; squared it would be 17.
+    assert sac.update(one_row(make_batch, reward=5.0), frame=0).values["loss"] == 5.0
+
+
 def test_the_discrete_actor_reads_the_mean_of_the_critics(make_spec: MakeSpec) -> None:
     sac = make_sac(make_spec, DISCRETE, fixed_alpha=0.5)
     set_table(sac, q1_net=[[1.0, 3.0], [0.0, 0.0]], q2_net=[[3.0, 5.0], [0.0, 0.0]])
@@ -274,6 +286,19 @@ def test_by_default_there_is_a_minibatch_for_each_transition(
     values = {"env.num_envs": envs, "agent.algorithm.training_frequency": every}
     spec = make_spec("SoftActorCritic", values | {"agent.algorithm.training_iter": None})
     assert batches_per_call(spec) == batches
+
+
+def test_a_rate_falls_once_for_each_training_call_also_when_several_are_due(
+    make_spec: MakeSpec, make_batch: MakeBatch
+) -> None:
+    halved = {"name": "StepLR", "step_size": 1, "gamma": 0.5}
+    paced = {"env.num_envs": 4, "agent.algorithm.training_frequency": 1}
+    values = LINEAR | paced | {"agent.net.lr_scheduler_spec": halved}
+    values |= {"agent.algorithm.training_iter": None}
+    sac = make_agent(make_spec("SoftActorCritic", values), DISCRETE, seed=0).algorithm
+    calls = make_batch([S0] * 4, [0] * 4, [1.0] * 4, [S1] * 4, [0.5] * 4)
+    rates = [sac.update(calls, frame=frame).values["lr"] for frame in (4, 8)]
+    assert rates == pytest.approx([0.1, 0.1 * 0.5**4])
 
 
 # The temperature

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slm_lab.agent.memory.sum_tree import SumTree
+from slm_lab.agent.memory.sum_tree import BLOCK, SumTree
 
 # Whole numbers are exact in float64: boundaries can be hit, and sums compared without tolerance.
 VALUES = st.integers(0, 9)
@@ -59,6 +59,12 @@ def test_every_mass_finds_the_leaf_where_the_running_sum_exceeds_it(values: list
 def test_a_boundary_belongs_to_the_leaf_that_starts_there() -> None:
     tree = make_tree([2.0, 0.0, 3.0, 0.0, 0.0])
     assert find(tree, 0.0, 1.999, 2.0, 4.999) == [0, 0, 2, 2]
+
+
+def test_the_same_holds_between_blocks_of_leaves() -> None:
+    empty, ones = [0.0] * BLOCK, [1.0] * BLOCK
+    assert find(make_tree([*empty, *ones]), 0.0, 1.0) == [BLOCK, BLOCK + 1]
+    assert find(make_tree([*ones, *empty, *ones]), BLOCK - 0.5, BLOCK) == [BLOCK - 1, 2 * BLOCK]
 
 
 def test_a_mass_rounded_up_to_the_total_stays_on_the_last_leaf_that_has_any() -> None:
