@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -36,3 +37,10 @@ class LosesLives:
         life_lost = self._elapsed % self._steps == 0
         self._elapsed[step.episode_end] = 0
         return replace(step, terminated=step.terminated | life_lost)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"env": self._env.state_dict(), "elapsed": self._elapsed.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._env.load_state_dict(state["env"])
+        self._elapsed[:] = state["elapsed"]

@@ -38,8 +38,9 @@ from slm_lab.training.distributed import SharedAlgorithm
 from slm_lab.training.loop import Loop, evaluate
 from slm_lab.training.workers import shared_nets
 from slm_lab.types import Rows, Transition, on_host
+from tests.lives import LosesLives
 
-FRAMES = 96
+FRAMES = 200
 ON_PURPOSE = {"compiled"}  # a C++ compiler for every pair: minutes
 
 _FAST: dict[str, dict[str, Any]] = {
@@ -224,24 +225,31 @@ def _keys_of(feature: str, algorithm: str) -> dict[str, Any]:
     return keys[feature]
 
 
-def start(spec: Spec, features: tuple[str, ...], stack: ExitStack) -> Loop:
-    env: Any = make_env(replace_env(spec, features), seed=0)
+def start(
+    spec: Spec, features: tuple[str, ...], stack: ExitStack, *, resumed: bool = False
+) -> Loop:
+    env: Any = make_env(env_of(spec, features), seed=0)
     if "privileged critic" in features:  # the last two columns are the critic's
         env.spaces = replace(env.spaces, privileged=2)
+    if "life loss" in features:
+        env = LosesLives(env, steps=3)
     if "rows on a device" in features:
         env = OnDevice(env)
     agent = make_agent(spec, env.spaces, seed=0)
     if "distributed" in features:
         shared = stack.enter_context(shared_nets(spec))
         assert shared is not None
-        agent.algorithm = SharedAlgorithm(agent.algorithm, shared)
+        agent.algorithm = SharedAlgorithm(agent.algorithm, shared, join=not resumed)
     return Loop(agent, env, FRAMES)
 
 
-def replace_env(spec: Spec, features: tuple[str, ...]) -> Any:
-    """The env's own spec; privileged columns are made up afterwards."""
-    if "privileged critic" in features:
+def env_of(spec: Spec, features: tuple[str, ...]) -> Any:
+    """What is played: an env that can be saved, where that of the spec cannot."""
+    if "privileged critic" in features:  # columns are made up afterwards
         return spec.env.model_copy(update={"privileged": False})
+    if "life loss" in features:  # lives, too: a running Atari game cannot be saved
+        stacked = {"name": "compatibility/Images-v0", "frame_stack": 4, "kwargs": {}}
+        return spec.env.model_copy(update=stacked)
     return spec.env
 
 
@@ -279,25 +287,25 @@ def walk(algorithm: str, *features: str) -> None:
         whole = start(spec, features, stack)
         run(whole, FRAMES // 2)
         half = state_of(whole)
-        is_restorable = whole.env.restorable
-        if "distributed" not in features and is_restorable:
-            resumed = start(spec, features, stack)
-            resumed.agent.load_state_dict(half["agent"])
-            resumed.agent.experience.load_state_dict(half["experience"])
-            resumed.env.load_state_dict(half["env"])
-            resumed.load_state_dict(half["loop"])
-            run(resumed, FRAMES)
-        run(whole, FRAMES)
+        resumed = start(spec, features, stack, resumed=True)
+        load(resumed, half)
+        for loop in (whole, resumed):
+            run(loop, FRAMES)
         assert whole.clock.updates > 0, "nothing was learned"
-        learned = state_of(whole)
-        for path, value in leaves(learned["agent"]):
+        learned, again = state_of(whole)["agent"], dict(leaves(state_of(resumed)["agent"]))
+        for path, value in leaves(learned):
             assert np.isfinite(value).all(), path
-        if "distributed" not in features and is_restorable:
-            again = dict(leaves(state_of(resumed)["agent"]))
-            for path, value in leaves(learned["agent"]):
-                np.testing.assert_array_equal(again[path], value, err_msg=path)
-        if "life loss" not in features:  # a whole game of Breakout would take seconds
-            assert math.isfinite(evaluate(whole.agent, whole.env))
+            np.testing.assert_array_equal(again[path], value, err_msg=path)
+        assert math.isfinite(evaluate(whole.agent, whole.env))
+
+
+def load(loop: Loop, state: dict[str, Any]) -> None:
+    loop.agent.load_state_dict(state["agent"])
+    loop.agent.experience.load_state_dict(state["experience"])
+    loop.env.load_state_dict(state["env"])
+    loop.load_state_dict(state["loop"])
+    if isinstance(loop.agent.algorithm, SharedAlgorithm):
+        loop.agent.algorithm.join([], max_bytes=0)  # the first of the workers to be back
 
 
 PAIRS = list(itertools.combinations(FEATURES, 2))
@@ -356,6 +364,18 @@ def test_an_accepted_feature_learns_resumes_and_evaluates(feature: str, algorith
     if feature in ON_PURPOSE:
         pytest.skip("compiled pairs are walked by -m compatibility")
     walk(algorithm, feature)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", algorithms_with("life loss"))
+def test_real_games_with_lives_are_learned_from(algorithm: str) -> None:
+    spec = spec_with(algorithm, "life loss")
+    env = make_env(spec.env, seed=0)
+    loop = Loop(make_agent(spec, env.spaces, seed=0), env, FRAMES)
+    run(loop, FRAMES)
+    assert loop.clock.updates > 0
+    for path, value in leaves(state_of(loop)["agent"]):
+        assert np.isfinite(value).all(), path
 
 
 @pytest.mark.slow

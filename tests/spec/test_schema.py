@@ -23,6 +23,7 @@ from slm_lab.spec import (
     spec_from_dict,
     training_start_step,
 )
+from slm_lab.spec.algorithm import ACTOR_CRITIC, ON_POLICY
 
 
 def problems(tree: dict[str, Any]) -> dict[str, str]:
@@ -339,6 +340,28 @@ def test_crossq_takes_its_own_critic_net_or_else_the_net(dqn):
     critic_net = spec_from_dict(dqn).agent.critic_net
     assert isinstance(critic_net, MLPNetSpec)
     assert critic_net.hid_layers == (512,)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        *((name, "batch_norm") for name in sorted(ON_POLICY)),
+        *((name, "critic_batch_norm") for name in sorted(ACTOR_CRITIC)),
+    ],
+)
+def test_batch_norm_is_refused_where_the_policy_that_acted_is_compared(ppo, name, key):
+    ppo["agent"]["algorithm"] = {"name": name}
+    ppo["agent"]["net"][key] = True
+    told = f"does not go with agent.algorithm.name: {name}"
+    assert problems(ppo)["agent.net.batch_norm"].startswith(told)
+
+
+def test_batch_norm_among_the_layers_of_an_arc_is_refused_too(ppo):
+    layers = [{"LazyLinear": {"out_features": 8}}, {"LazyBatchRenorm1d": None}]
+    graph = {"input": "x", "modules": {"body": ["x"]}, "output": "body"}
+    arc = {"modules": {"body": {"Sequential": layers}}, "graph": graph}
+    ppo["agent"]["net"] = {"type": "TorchArcNet", "arc": arc}
+    assert "agent.net.batch_norm" in problems(ppo)
 
 
 def test_crossq_without_any_batch_norm_in_its_critics_is_warned_about(dqn):
