@@ -381,7 +381,9 @@ class _NetKeys(Block):
         default=None, description="Frames between copies, for replace; 1,000 unless given."
     )
     polyak_coef: Fraction | None = Field(
-        default=None, description="Share of the online weights, for polyak; 0.005 unless given."
+        default=None,
+        description="Share of the online weights, for polyak; 0.005 unless given. Per step of "
+        "the envs for the DQN family, per update of the actor for SAC.",
     )
     gpu: Annotated[
         bool | None, BeforeValidator(_gpu), WithJsonSchema({"enum": ["auto", True, False, None]})

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from slm_lab.spec.algorithm import ALGORITHMS
+from slm_lab.spec.defaults import DEFAULTS, with_defaults
 from slm_lab.spec.json_schema import Schema, spec_schema
 from slm_lab.spec.memory import MEMORIES
 from slm_lab.spec.net import ACTIVATIONS, INIT_FNS, LOSSES, NETS, OPTIMIZERS, SCHEDULERS
@@ -48,6 +49,13 @@ a search, `search`:
   `slm-lab spec --upgrade FILE` converts a spec of SLM Lab v4.
 """
 
+_LEFT_OUT = """\
+A spec needs `agent.algorithm.name`, `env.name` and `env.max_frame`. `agent.memory` and the nets
+come from the algorithm, as below. A block without its `name` or `type` starts from the algorithm's
+block and changes single keys of it; a block that has it stands on its own. `slm-lab spec FILE NAME`
+prints a spec with every default written out.
+"""
+
 
 def reference_page() -> str:
     """The page in Markdown."""
@@ -58,8 +66,12 @@ def _lines() -> Iterator[str]:
     schema = spec_schema()
     blocks: dict[str, Schema] = schema["$defs"]
     yield _INTRODUCTION
+    yield "## What may be left out"
+    yield from _left_out()
     yield "## agent"
-    yield from _table(blocks["AgentSpec"])
+    yield from _table(
+        {**blocks["AgentSpec"], "required": ["algorithm"]}, unstated="the algorithm's"
+    )
     yield "## agent.algorithm"
     yield "Chosen by `name`; also found by short names such as A2C, SAC and DDQN.\n"
     for model in dict.fromkeys(ALGORITHMS.values()):
@@ -84,6 +96,27 @@ def _lines() -> Iterator[str]:
     yield from _table(blocks["MetaSpec"])
     yield "## search"
     yield from _search()
+
+
+def _left_out() -> Iterator[str]:
+    """The memory and the nets that each algorithm starts from."""
+    yield _LEFT_OUT
+    yield from _default_blocks("CartPole-v1", ["memory", "net", "critic_net"])
+    yield "For `ALE/` envs the same memories, and nets of convolutions:\n"
+    yield from _default_blocks("ALE/Pong-v5", ["net", "critic_net"])
+
+
+def _default_blocks(env: str, keys: list[str]) -> Iterator[str]:
+    yield "| key | algorithms | default |\n|---|---|---|"
+    for key in keys:
+        users: dict[str, list[str]] = {}  # block -> algorithms that have it
+        for name in DEFAULTS:
+            given = {"agent": {"algorithm": {"name": name}}, "env": {"name": env}}
+            if key in (agent := with_defaults(given)["agent"]):
+                users.setdefault(_value(agent[key]), []).append(name)
+        for block, names in users.items():
+            yield f"| `agent.{key}` | {', '.join(names)} | {block} |"
+    yield ""
 
 
 def _nets(blocks: dict[str, Schema]) -> Iterator[str]:
@@ -129,7 +162,7 @@ def _section(block: Schema, only: list[str] | None = None) -> Iterator[str]:
     yield from _table(block, only)
 
 
-def _table(block: Schema, only: list[str] | None = None) -> Iterator[str]:
+def _table(block: Schema, only: list[str] | None = None, unstated: str = "{}") -> Iterator[str]:
     yield "| key | value | default | meaning |\n|---|---|---|---|"
     required = block.get("required", [])
     # What chooses the block comes first.
@@ -137,7 +170,8 @@ def _table(block: Schema, only: list[str] | None = None) -> Iterator[str]:
     for key in keys:
         schema = block["properties"][key]
         if only is None or key in only:
-            default = "**required**" if key in required else _value(schema.get("default", {}))
+            default = _value(schema["default"]) if "default" in schema else unstated
+            default = "**required**" if key in required else default
             meaning = schema["description"].replace("|", "\\|")
             yield f"| `{key}` | {_kind(schema)} | {default} | {meaning} |"
     yield ""

@@ -124,3 +124,16 @@ def test_a_target_starts_as_a_copy_and_vanilla_dqn_has_none(make_spec: MakeSpec)
     assert isinstance(vanilla, DQN)
     assert "target_net" not in vanilla.learner.state
     assert vanilla.target_nets() == {}
+
+
+def test_a_target_net_is_read_with_the_statistics_of_the_online_net(make_spec: MakeSpec) -> None:
+    values = {"agent.net.batch_norm": True}
+    dqn = make_agent(make_spec("DQN", values), SPACES, seed=0).algorithm
+    assert isinstance(dqn, DQN)
+    state = dqn.learner.state
+    (mean,) = (key for key in state if key.endswith("running_mean"))
+    assert mean.startswith("net.")  # no statistics of its own
+    one, obs = torch.ones(1), torch.zeros(1, 1)
+    before = dqn._td_target(state, one, obs, one)
+    state[mean].add_(1.0)
+    assert not torch.equal(dqn._td_target(state, one, obs, one), before)

@@ -110,3 +110,19 @@ def test_the_reference_page_is_what_the_classes_say():
     page = Path(__file__).parents[2] / "docs" / "SPEC.md"
     fix = "run: slm-lab spec --docs > docs/SPEC.md"
     assert page.read_text() == reference_page(), fix
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "block"),
+    [
+        ("DQN", "{name: `Replay`, batch_size: 64, max_size: 100000}"),
+        ("DQN", "update_type: `replace`, update_frequency: 1000}"),
+        ("SoftActorCritic", "update_type: `polyak`, polyak_coef: 0.005}"),
+        ("PPO", "hid_layers: [64, 64], hid_layers_activation: `tanh`"),
+        ("CrossQ", "LazyBatchRenorm1d: {momentum: 0.01"),
+    ],
+)
+def test_the_reference_page_shows_the_blocks_that_may_be_left_out(algorithm: str, block: str):
+    page = reference_page()
+    assert "| `memory` | mapping | the algorithm's |" in page
+    assert any(block in line for line in page.splitlines() if algorithm in line)
