@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from slm_lab.agent.agent import Agent
-    from slm_lab.agent.learning.divergence import DivergenceError
+    from slm_lab.agent.learning.learner import DivergenceError
     from slm_lab.agent.make import make_agent
     from slm_lab.analysis.evaluation import Evaluation
     from slm_lab.analysis.experiment import SearchMetrics
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Agent": "agent.agent",
-    "DivergenceError": "agent.learning.divergence",
+    "DivergenceError": "agent.learning.learner",
     "EnvError": "env.error",
     "Evaluation": "analysis.evaluation",
     "Metrics": "types",

@@ -1,8 +1,8 @@
-"""The agent: an algorithm, the experience it learns from, and the lens it sees both through."""
+"""The agent: an algorithm, the experience it learns from, and the preprocessor of both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -10,15 +10,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.experience import Experience, Lens, ResidentExperience
 from slm_lab.agent.learning.learner import Learner
 from slm_lab.agent.learning.parallel_learners import ParallelLearners
-from slm_lab.agent.recurrence import Carry, Recurrence
+from slm_lab.agent.memory.rollout import DeviceRolloutBuffer
+from slm_lab.agent.preprocessor import Preprocessor
+from slm_lab.agent.recurrence import Recurrence, RecurrentState
 from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
 
 
 class Algorithm(Protocol):
-    """What is minimised. Concrete algorithms share functions, not an ancestor."""
+    """What is minimised. Algorithms share functions, not an ancestor.
+
+    Those that learn on-policy also have `evaluate(batch)`, which adds to a batch what the nets that
+    acted say of it, and may have `evaluated`: (log-probs, values) of the actions explored last.
+    """
 
     @property
     def modules(self) -> Mapping[str, nn.Module]: ...
@@ -26,27 +31,75 @@ class Algorithm(Protocol):
     def learner(self) -> Learner | ParallelLearners: ...
     @property
     def act(self) -> Callable[..., Tensor]: ...  # (obs, *, frame, explore) -> actions as sampled
-    def to_env(self, action: Tensor) -> Tensor: ...
+    @property
+    def to_env(self) -> Callable[[Tensor], Tensor]: ...  # actions as sampled -> as executed
     def update(self, batch: Any, frame: int) -> Metrics: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
+class ExperienceBuffer(Protocol):
+    """Collects steps until there are enough to learn from.
+
+    Its state is complete after every `add`, so that it can be saved there.
+    """
+
+    @property
+    def ready(self) -> bool: ...
+    def add(
+        self,
+        obs: np.ndarray,
+        action: np.ndarray,
+        transition: Transition,
+        evaluated: Sequence[Tensor] = (),
+    ) -> None: ...
+    def batch(self, frame: int) -> Any: ...
+    def learned(self, metrics: Metrics) -> None: ...
+    def truncate_episodes(self, successors: np.ndarray) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class NoBuffer:
+    """The buffer of an agent that only acts: it keeps nothing, so the agent never changes."""
+
+    ready = False
+
+    def add(self, obs: Any, action: Any, transition: Any, evaluated: Any = ()) -> None:
+        pass
+
+    def batch(self, frame: int) -> Any:
+        raise RuntimeError("this agent was made to act only (learns=False) and cannot be updated")
+
+    def learned(self, metrics: Metrics) -> None:
+        pass
+
+    def truncate_episodes(self, successors: np.ndarray) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
 class Agent:
-    """act, observe, update. Actions are as sampled; `env_action` makes them executable.
+    """Acts, observes and updates. Actions are as sampled; `env_action` makes them executable.
 
-    A recurrent agent also remembers the episodes it trains in. Whoever lets it act elsewhere keeps
-    a carry of that place: `new_carry`, `act(..., carry=carry)`, `advance(carry, transition)`.
+    A recurrent agent keeps the recurrent state of the episodes it trains in. To act elsewhere it is
+    given another: `initial_recurrent_state`, `act(..., recurrent_state=state)`,
+    `advance(state, transition)`.
 
-    Tensors are answered with tensors. They stay on their device if the experience is resident;
-    all else that an agent may be made of works on the host, and they are taken there at its door.
+    Tensors are answered with tensors. They stay on their device if the experience does; otherwise
+    they are moved to the host on arrival.
     """
 
     def __init__(
         self,
         algorithm: Algorithm,
-        experience: Experience,
-        lens: Lens,
+        experience: ExperienceBuffer,
+        preprocessor: Preprocessor,
         spaces: Spaces,
         *,
         num_envs: int,
@@ -54,69 +107,77 @@ class Agent:
     ) -> None:
         self.algorithm = algorithm
         self.experience = experience
-        self._lens = lens
-        self._resident = experience if isinstance(experience, ResidentExperience) else None
-        self._acts_as_sampled = not spaces.is_continuous
+        self._preprocessor = preprocessor
+        self._device_rollout = experience if isinstance(experience, DeviceRolloutBuffer) else None
+        self._is_discrete = not spaces.is_continuous
         self._obs_shape = spaces.obs_shape
         self._recurrence = recurrence
-        self._carry = self.new_carry(num_envs)
+        self._recurrent_state = self.initial_recurrent_state(num_envs)
 
-    def new_carry(self, num_envs: int) -> Carry | None:
-        """What to remember of as many fresh episodes; None for an agent that remembers nothing."""
+    def initial_recurrent_state(self, num_envs: int) -> RecurrentState | None:
+        """Zero recurrent state for `num_envs` new episodes; None for a feed-forward agent."""
         if self._recurrence is None:
             return None
-        return Carry(num_envs, self._obs_shape, self._recurrence.memory_size)
+        return RecurrentState(num_envs, self._obs_shape, self._recurrence.memory_size)
 
     def act(
-        self, obs: Rows, *, frame: int = 0, explore: bool = True, carry: Carry | None = None
+        self,
+        obs: Rows,
+        *,
+        frame: int = 0,
+        explore: bool = True,
+        recurrent_state: RecurrentState | None = None,
     ) -> Rows:
-        """obs [B, ...], raw -> actions [B, ...]. How much is explored may depend on the frame."""
+        """Raw obs [B, ...] -> actions [B, ...]. How much is explored may depend on the frame."""
         is_array = isinstance(obs, np.ndarray)
-        if not is_array and self._resident is None:
+        if not is_array and self._device_rollout is None:
             obs = on_host(obs)
         if self._recurrence is not None:
-            obs = self._carry_for(explore, carry).rows(on_host(obs))
-        x = self._lens.obs(torch.from_numpy(obs) if isinstance(obs, np.ndarray) else obs)
+            obs = self._state_to_act_on(explore, recurrent_state).rows(on_host(obs))
+        x = self._preprocessor.obs(torch.from_numpy(obs) if isinstance(obs, np.ndarray) else obs)
         action = self.algorithm.act(x, frame=frame, explore=explore)
         return action.cpu().numpy() if is_array else action
 
-    def advance(self, carry: Carry | None, transition: Transition) -> None:
-        """Remember the step that a carry's envs took; nothing to do without a memory."""
-        if carry is not None:
-            carry.advance(self._memory_after(carry), _on_host(transition))
+    def advance(self, recurrent_state: RecurrentState | None, transition: Transition) -> None:
+        """Move a recurrent state on by the step that its envs took; None needs nothing."""
+        if recurrent_state is not None:
+            recurrent_state.advance(self._memory_after(recurrent_state), _on_host(transition))
 
     def env_action(self, action: Rows) -> Rows:
-        """What to hand to `env.step`: squashed or clipped where the action space asks for it."""
-        if self._acts_as_sampled:
+        """Actions for `env.step`: squashed or clipped where the action space asks for it."""
+        if self._is_discrete:
             return action
         if isinstance(action, np.ndarray):
             return self.algorithm.to_env(torch.from_numpy(action)).numpy()
         return self.algorithm.to_env(action)
 
     def policy(self, obs: Tensor) -> Tensor:
-        """obs [B, ...], raw -> what to hand to `env.step`, without exploring.
+        """Raw obs [B, ...] -> greedy actions for `env.step`.
 
-        `act` and `env_action` in one, in torch alone, so that it can be traced and exported.
+        It is `act` and `env_action` in torch alone, so that it can be traced and exported.
         """
-        return self.algorithm.to_env(self.algorithm.act(self._lens.obs(obs), explore=False))
+        return self.algorithm.to_env(self.algorithm.act(self._preprocessor.obs(obs), explore=False))
 
     def observe(self, obs: Rows, action: Rows, transition: Transition) -> None:
-        if self._resident is not None:
-            self._resident.add(obs, action, transition)
+        """Store a step; `action` is the one explored last."""
+        evaluated = getattr(self.algorithm, "evaluated", ())
+        if self._device_rollout is not None:
+            self._device_rollout.add(obs, action, transition, evaluated)
             return
         if not (isinstance(obs, np.ndarray) and isinstance(action, np.ndarray)):
             obs, action, transition = on_host(obs), on_host(action), _on_host(transition)
-        if self._carry is not None:
-            obs = self._carry.rows(obs)
-            transition = self._carry.advance(self._memory_after(self._carry), transition)
-        self.experience.add(obs, action, transition)
+        if self._recurrent_state is not None:
+            obs = self._recurrent_state.rows(obs)
+            memory = self._memory_after(self._recurrent_state)
+            transition = self._recurrent_state.advance(memory, transition)
+        self.experience.add(obs, action, transition, evaluated)
 
-    def cut(self, obs: np.ndarray) -> None:
-        """The running episodes will not go on: they stopped at these observations [B, ...]."""
-        if self._carry is not None:
-            obs = self._carry.rows(obs)
-            self._carry = self.new_carry(len(obs))
-        self.experience.cut(obs)
+    def truncate_episodes(self, obs: np.ndarray) -> None:
+        """End the running episodes, which will not go on, at these observations [B, ...]."""
+        if self._recurrent_state is not None:
+            obs = self._recurrent_state.rows(obs)
+            self._recurrent_state = self.initial_recurrent_state(len(obs))
+        self.experience.truncate_episodes(obs)
 
     @property
     def ready(self) -> bool:
@@ -133,45 +194,44 @@ class Agent:
         return self.algorithm.learner.is_compiled
 
     def target_nets(self) -> dict[str, dict[str, Tensor]]:
-        """State dicts of slow copies, for algorithms that have them."""
+        """State dicts of target nets, for algorithms that have them."""
         target_nets = getattr(self.algorithm, "target_nets", None)
         return target_nets() if target_nets else {}
 
     def statistics(self) -> dict[str, dict[str, Tensor]]:
         """Running statistics of observations and rewards, by the name of their owner."""
-        return self._lens.statistics()
+        return self._preprocessor.statistics()
+
+    def load_statistics(self, statistics: dict[str, dict[str, Tensor]]) -> None:
+        self._preprocessor.load_statistics(statistics)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the agent has learned, and remembers of the episodes it is in.
-
-        `experience` has a state of its own.
-        """
+        """State of algorithm, statistics and running episodes; `experience` has its own."""
         state = {"algorithm": self.algorithm.state_dict(), "statistics": self.statistics()}
-        return state if self._carry is None else state | {"carry": self._carry.state_dict()}
+        if self._recurrent_state is not None:
+            state["recurrent_state"] = self._recurrent_state.state_dict()
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.algorithm.load_state_dict(state["algorithm"])
         self.load_statistics(state["statistics"])
-        if self._carry is not None:
-            self._carry.load_state_dict(state["carry"])
+        if self._recurrent_state is not None:
+            self._recurrent_state.load_state_dict(state["recurrent_state"])
 
-    def load_statistics(self, statistics: dict[str, dict[str, Tensor]]) -> None:
-        self._lens.load_statistics(statistics)
-
-    def _carry_for(self, explore: bool, carry: Carry | None) -> Carry:
-        if carry is not None:
-            return carry
-        if not explore or self._carry is None:
+    def _state_to_act_on(self, explore: bool, given: RecurrentState | None) -> RecurrentState:
+        if given is not None:
+            return given
+        if not explore or self._recurrent_state is None:
             raise ValueError(
-                "a recurrent agent evaluated elsewhere needs a memory of its own: "
-                "act(obs, explore=False, carry=agent.new_carry(num_envs))"
+                "a recurrent agent evaluated elsewhere needs a recurrent state of its own: "
+                "act(obs, explore=False, recurrent_state=agent.initial_recurrent_state(num_envs))"
             )
-        return self._carry
+        return self._recurrent_state
 
-    def _memory_after(self, carry: Carry) -> np.ndarray:
-        """The memory after the rows that were last acted on."""
+    def _memory_after(self, recurrent_state: RecurrentState) -> np.ndarray:
+        """The memory of the nets after the rows that were acted on last."""
         assert self._recurrence is not None
-        rows = self._lens.obs(torch.from_numpy(carry.latest))
+        rows = self._preprocessor.obs(torch.from_numpy(recurrent_state.latest))
         return self._recurrence(rows).cpu().numpy()
 
 

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from loguru import logger
 
-from slm_lab.agent.agent import Agent, Algorithm
+from slm_lab.agent.agent import Agent, Algorithm, ExperienceBuffer, NoBuffer
 from slm_lab.agent.algorithm.a2c import ActorCritic, rollout_length
 from slm_lab.agent.algorithm.dqn import DQN
 from slm_lab.agent.algorithm.ppo import PPO
@@ -19,30 +19,29 @@ from slm_lab.agent.algorithm.random import Random
 from slm_lab.agent.algorithm.reinforce import Reinforce
 from slm_lab.agent.algorithm.sac import SoftActorCritic
 from slm_lab.agent.algorithm.sarsa import SARSA
-from slm_lab.agent.algorithm.sequence import sequence_length
-from slm_lab.agent.algorithm.setup import Setup
+from slm_lab.agent.algorithm.setup import AgentSeeds, Setup, resolve_device
 from slm_lab.agent.algorithm.sil import SelfImitation
-from slm_lab.agent.experience import (
-    Experience,
-    ImitationExperience,
-    Lens,
-    NoExperience,
-    OnPolicyExperience,
-    ReplayExperience,
-    ResidentExperience,
-)
 from slm_lab.agent.learning.compiler import is_worth_compiling
-from slm_lab.agent.learning.device import resolve_device
-from slm_lab.agent.learning.seeds import AgentSeeds
 from slm_lab.agent.memory.budget import check_fits, replay_bytes
 from slm_lab.agent.memory.frame_replay import FrameReplay
-from slm_lab.agent.memory.replay import Replay
-from slm_lab.agent.memory.returns import ReturnReplay
-from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
+from slm_lab.agent.memory.replay import Replay, ReplayBuffer
+from slm_lab.agent.memory.return_replay import ImitationBuffer, ReturnReplay
+from slm_lab.agent.memory.rollout import (
+    DeviceRolloutBuffer,
+    EpisodeMemory,
+    RolloutBuffer,
+    RolloutMemory,
+)
 from slm_lab.agent.memory.sampler import PrioritizedSampler, Sampler, UniformSampler
 from slm_lab.agent.memory.sequence_sampler import SequenceSampler
-from slm_lab.agent.normalizer import make_obs_transform, make_reward_transform
-from slm_lab.agent.recurrence import RowLens, recurrence_of
+from slm_lab.agent.net.recurrent import sequence_length
+from slm_lab.agent.preprocessor import (
+    Preprocessor,
+    RecurrentPreprocessor,
+    make_obs_transform,
+    make_reward_transform,
+)
+from slm_lab.agent.recurrence import recurrence_of
 from slm_lab.spec import (
     ActorCriticSpec,
     CrossQSpec,
@@ -112,9 +111,9 @@ def make_agent(
         algorithm = _make_algorithm(spec, setup)
         recurrence = recurrence_of(algorithm.modules)
         keeps_rows = recurrence is None and _keeps_rollouts(spec, pace)
-        resident = learns and spaces.on_device and keeps_rows
+        on_device = learns and spaces.on_device and keeps_rows
         transforms = (
-            make_obs_transform(spec.env, spaces.obs_shape, setup.device if resident else "cpu"),
+            make_obs_transform(spec.env, spaces.obs_shape, setup.device if on_device else "cpu"),
             make_reward_transform(
                 spec.env,
                 getattr(spec.agent.algorithm, "gamma", 0.99),
@@ -124,18 +123,23 @@ def make_agent(
             else None,
         )
         if recurrence is None:
-            lens = Lens(*transforms, setup.device, resident=resident)
+            preprocessor = Preprocessor(*transforms, setup.device, on_device=on_device)
         else:
-            lens = RowLens(*transforms, setup.device, spaces.obs_shape)
+            preprocessor = RecurrentPreprocessor(*transforms, setup.device, spaces.obs_shape)
             setup = replace(setup, spaces=recurrence.row_spaces(spaces))
-        experience: Experience
-        if resident:
+        experience: ExperienceBuffer
+        if on_device:
             memory = _make_rollout_memory(setup, pace, setup.device)
-            experience = ResidentExperience(memory, lens)
+            experience = DeviceRolloutBuffer(memory, preprocessor)
         else:
-            experience = _make_experience(spec, setup, lens, pace) if learns else NoExperience()
+            experience = _make_experience(spec, setup, preprocessor, pace) if learns else NoBuffer()
         return Agent(
-            algorithm, experience, lens, spaces, num_envs=spec.env.num_envs, recurrence=recurrence
+            algorithm,
+            experience,
+            preprocessor,
+            spaces,
+            num_envs=spec.env.num_envs,
+            recurrence=recurrence,
         )
 
 
@@ -211,20 +215,22 @@ def _seconds_saved_per_step(spec: Spec, spaces: Spaces) -> float:
     return 1.5e-3 + 4e-4 * (sequence_length(spec.agent.net) or 0)
 
 
-def _make_experience(spec: Spec, setup: Setup, lens: Lens, pace: _Pace) -> Experience:
+def _make_experience(
+    spec: Spec, setup: Setup, preprocessor: Preprocessor, pace: _Pace
+) -> ExperienceBuffer:
     algorithm = spec.agent.algorithm
     if isinstance(algorithm, DQNSpec | SoftActorCriticSpec | CrossQSpec):
-        return ReplayExperience(
+        return ReplayBuffer(
             _make_replay(spec, algorithm, setup),
-            lens,
+            preprocessor,
             start=training_start_step(spec),
             every=algorithm.training_frequency,
             batches=batches_per_call(spec),
         )
-    present = OnPolicyExperience(_make_on_policy_memory(spec, setup, pace), lens)
+    present = RolloutBuffer(_make_on_policy_memory(spec, setup, pace), preprocessor)
     if isinstance(algorithm, SILSpec | PPOSILSpec):
-        past = _make_return_replay(spec, algorithm, setup, lens)
-        return ImitationExperience(present, past, lens, batches=algorithm.training_iter)
+        past = _make_return_replay(spec, algorithm, setup, preprocessor)
+        return ImitationBuffer(present, past, preprocessor, batches=algorithm.training_iter)
     return present
 
 
@@ -251,7 +257,7 @@ def _keeps_rollouts(spec: Spec, pace: _Pace) -> bool:
 
 
 def _make_return_replay(
-    spec: Spec, algorithm: SILSpec | PPOSILSpec, setup: Setup, lens: Lens
+    spec: Spec, algorithm: SILSpec | PPOSILSpec, setup: Setup, preprocessor: Preprocessor
 ) -> ReturnReplay:
     memory, spaces = spec.agent.memory, setup.spaces
     assert not isinstance(memory, ReplaySpec | PrioritizedReplaySpec)
@@ -269,8 +275,8 @@ def _make_return_replay(
         batch_size=memory.batch_size,
         gamma=algorithm.gamma,
         use_cer=memory.use_cer,
-        learned_from=lens.reward,
-        rescales=lens.rescales_rewards,
+        transform_reward=preprocessor.reward,
+        rescales=preprocessor.rescales_rewards,
     )
 
 

@@ -1,8 +1,8 @@
-"""What a recurrent agent remembers of the episodes it is in.
+"""Recurrent state of a batch of running episodes.
 
 A feed-forward net acts on an observation; a recurrent one on the observation and its past. Here the
 two become one row, [obs | restart | memory] as `net/recurrent.py` reads it, and that row is what is
-acted on, stored and learned from: memories and algorithms need not know that there is a past.
+acted on, stored and learned from, so that memories and algorithms need no case for it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.experience import Lens
 from slm_lab.agent.net.bidirectional import BidirectionalNet
 from slm_lab.agent.net.recurrent import RecurrentNet
-from slm_lab.agent.normalizer import ObsClip, ObsNormalizer, RewardTransform
 from slm_lab.types import Spaces, Transition
 
 
@@ -34,7 +32,7 @@ class Recurrence:
         return torch.cat([net.remember(rows) for net in self._nets], -1)
 
     def row_spaces(self, spaces: Spaces) -> Spaces:
-        """What a memory must make room for in place of a bare observation."""
+        """The spaces of rows in place of observations."""
         width = math.prod(spaces.obs_shape) + 1 + self.memory_size
         return replace(spaces, obs_shape=(width,), obs_dtype="float32")
 
@@ -45,8 +43,8 @@ def recurrence_of(nets: Mapping[str, nn.Module]) -> Recurrence | None:
     return Recurrence(recurrent) if recurrent else None
 
 
-class Carry:
-    """The rows of a batch of running episodes; whoever steps the envs owns one.
+class RecurrentState:
+    """The rows of a batch of running episodes, owned by the caller that steps the envs.
 
     Acting reads it and changes nothing; `advance` moves it on after the envs have stepped.
     """
@@ -64,7 +62,7 @@ class Carry:
 
     @property
     def latest(self) -> np.ndarray:
-        """The rows last asked for."""
+        """The rows returned last."""
         return self._rows
 
     def advance(self, memory: np.ndarray, transition: Transition) -> Transition:
@@ -92,28 +90,3 @@ class Carry:
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self._rows[:] = state["rows"].numpy()
-
-
-class RowLens(Lens):
-    """A lens on rows: the observation in front is seen through it, the rest as it is."""
-
-    def __init__(
-        self,
-        obs_transform: ObsNormalizer | ObsClip | None,
-        reward_transform: RewardTransform | None,
-        device: torch.device,
-        obs_shape: tuple[int, ...],
-    ) -> None:
-        super().__init__(obs_transform, reward_transform, device)
-        self._obs_shape = obs_shape
-        self._obs_width = math.prod(obs_shape)
-
-    def obs(self, obs: Tensor) -> Tensor:
-        if self._obs_transform is None:
-            return super().obs(obs)
-        bare, past = obs[..., : self._obs_width], obs[..., self._obs_width :]
-        seen = super().obs(bare.reshape(*bare.shape[:-1], *self._obs_shape))
-        return torch.cat([seen.reshape(bare.shape), past.to(seen.device)], -1)
-
-    def observe_obs(self, obs: Tensor) -> None:
-        super().observe_obs(obs[:, : self._obs_width].reshape(-1, *self._obs_shape))

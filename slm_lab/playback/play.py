@@ -41,12 +41,14 @@ def play(
     lengths: list[list[int]] = [[] for _ in slots]
     running, steps = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
     obs = env.reset()
-    carry = agent.new_carry(env.num_envs)
+    recurrent_state = agent.initial_recurrent_state(env.num_envs)
     unfinished = episodes
     while unfinished:
-        action = agent.act(obs, frame=AFTER_TRAINING, explore=explore, carry=carry)
+        action = agent.act(
+            obs, frame=AFTER_TRAINING, explore=explore, recurrent_state=recurrent_state
+        )
         transition = env.step(agent.env_action(action))
-        agent.advance(carry, transition)
+        agent.advance(recurrent_state, transition)
         obs = transition.obs
         running += transition.reward
         steps += 1

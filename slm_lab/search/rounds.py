@@ -15,7 +15,7 @@ from pathlib import Path
 
 from loguru import logger
 
-from slm_lab.agent.learning.divergence import DivergenceError
+from slm_lab.agent.learning.learner import DivergenceError
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.lock import locked
 from slm_lab.spec import Spec

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -183,11 +183,16 @@ class SharedAlgorithm:
     def act(self) -> Callable[..., Tensor]:
         return self._act
 
-    def to_env(self, action: Tensor) -> Tensor:
-        return self._algorithm.to_env(action)
+    @property
+    def to_env(self) -> Callable[[Tensor], Tensor]:
+        return self._algorithm.to_env
+
+    @property
+    def evaluated(self) -> Sequence[Tensor]:
+        return getattr(self._algorithm, "evaluated", ())
 
     def update(self, batch: Any, frame: int) -> Metrics:
-        # What the acting policy thought of its steps is asked before its nets are replaced.
+        # The acting policy evaluates its steps before its nets are replaced.
         evaluate = getattr(self._algorithm, "evaluate", None)
         if evaluate is not None:
             batch = evaluate(batch)

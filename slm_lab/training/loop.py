@@ -126,13 +126,13 @@ class Loop:
 def evaluate(agent: Agent, env: VectorEnv) -> float:
     """Mean return of one episode per env, acting greedily."""
     obs = env.reset()
-    carry = agent.new_carry(env.num_envs)  # what is remembered here is none of training's business
+    recurrent_state = agent.initial_recurrent_state(env.num_envs)  # apart from that of training
     returns = np.zeros(env.num_envs)
     is_running = np.ones(env.num_envs, bool)
     while is_running.any():
-        action = agent.act(obs, explore=False, carry=carry)
+        action = agent.act(obs, explore=False, recurrent_state=recurrent_state)
         transition = env.step(agent.env_action(action))
-        agent.advance(carry, transition)
+        agent.advance(recurrent_state, transition)
         obs = transition.obs
         returns += transition.reward * is_running
         is_running &= ~transition.episode_end

@@ -13,7 +13,7 @@ import torch
 from loguru import logger
 
 from slm_lab.agent.agent import Agent
-from slm_lab.agent.learning.divergence import DivergenceError, check_parameters
+from slm_lab.agent.learning.learner import DivergenceError, check_parameters
 from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
@@ -293,7 +293,7 @@ class Session:
         now = on_host(self._env.obs)
         if self._loop.has_begun and not np.array_equal(now, obs, equal_nan=True):
             logger.info("the env began new episodes: nothing joins them to the steps before")
-            self._agent.cut(obs)
+            self._agent.truncate_episodes(obs)
 
     def _restore(self, max_bytes: int) -> None:
         """Go on from the last good checkpoint; without any, start from the beginning."""

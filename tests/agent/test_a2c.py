@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from slm_lab.agent.algorithm.a2c import ActorCritic, policy_gradient_loss, rollout_length
-from slm_lab.agent.algorithm.critic import Critic
+from slm_lab.agent.algorithm.actor_critic_nets import Critic
 from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec, SpecError
 from slm_lab.types import Rollout, Spaces

@@ -106,7 +106,7 @@ def test_the_critic_nets_own_loss_spec_is_the_critics_loss(
 
 def test_the_target_side_carries_no_gradient(make_spec: MakeSpec) -> None:
     crossq = make_crossq(make_spec, DISCRETE)
-    (q1, q2), later = crossq._critics.both_sides(
+    (q1, q2), later = crossq._critics.current_and_target_q(
         {k: v.clone().requires_grad_(k.startswith("q") and k.endswith("_net"))
          for k, v in crossq.learner.state.items()},
         torch.zeros(2, 1), None, torch.ones(2, 1), None,

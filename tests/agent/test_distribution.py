@@ -9,20 +9,20 @@ import pytest
 import torch
 from torch import Tensor, distributions
 
+from slm_lab.agent.algorithm.actor import Noise
 from slm_lab.agent.algorithm.distribution import (
+    ActionDistribution,
     Bernoulli,
     Beta,
     Categorical,
     Distribution,
-    Family,
     Gumbel,
     LogNormal,
     MultiCategorical,
-    Noise,
     NoiseKind,
     Normal,
     TanhNormal,
-    make_family,
+    make_action_distribution,
 )
 from slm_lab.spec import SpecError
 from slm_lab.types import ActionType, Spaces
@@ -249,10 +249,10 @@ def test_each_action_space_gets_heads_and_actions_of_its_shape(
     shape: tuple[int, ...],
     dtype: torch.dtype,
 ) -> None:
-    family = make_family(spaces(action_type, sizes), "default")
-    assert family.head_dims == heads
-    policy = family([random(5, dim) for dim in heads])
-    action = policy.sample(Noise(family.noise_kind, (5, family.noise_dim), seed=0)())
+    distribution = make_action_distribution(spaces(action_type, sizes), "default")
+    assert distribution.head_dims == heads
+    policy = distribution([random(5, dim) for dim in heads])
+    action = policy.sample(Noise(distribution.noise_kind, (5, distribution.noise_dim), seed=0)())
     assert action.shape == (5, *shape)
     assert action.dtype == dtype
     assert policy.log_prob(action).shape == policy.entropy().shape == (5,)
@@ -261,14 +261,16 @@ def test_each_action_space_gets_heads_and_actions_of_its_shape(
 
 
 def test_the_standard_deviation_is_clamped() -> None:
-    family = make_family(spaces("multi_continuous", (2,)), None)
-    policy = family([torch.zeros(1, 2), torch.tensor([[-100.0, 100.0]])])
+    distribution = make_action_distribution(spaces("multi_continuous", (2,)), None)
+    policy = distribution([torch.zeros(1, 2), torch.tensor([[-100.0, 100.0]])])
     assert isinstance(policy, Normal)
     assert policy.log_std.tolist() == [[-5.0, 2.0]]
 
 
 def test_one_head_of_a_single_continuous_action_is_mean_then_log_std() -> None:
-    policy = make_family(spaces("continuous", (1,)), None)([torch.tensor([[0.5, -1.0]])])
+    policy = make_action_distribution(spaces("continuous", (1,)), None)(
+        [torch.tensor([[0.5, -1.0]])]
+    )
     assert isinstance(policy, Normal)
     assert (policy.mean.tolist(), policy.log_std.tolist()) == ([[0.5]], [[-1.0]])
 
@@ -276,15 +278,15 @@ def test_one_head_of_a_single_continuous_action_is_mean_then_log_std() -> None:
 def test_only_the_env_sees_actions_bounded() -> None:
     u = torch.tensor([[-3.0, 0.5]])
     bounded = spaces("multi_continuous", (2,))
-    assert make_family(bounded, "Normal").to_env(u).tolist() == [[-1.0, 0.5]]
-    torch.testing.assert_close(make_family(bounded, "NormalTanh").to_env(u), u.tanh())
+    assert make_action_distribution(bounded, "Normal").to_env(u).tolist() == [[-1.0, 0.5]]
+    torch.testing.assert_close(make_action_distribution(bounded, "NormalTanh").to_env(u), u.tanh())
     unbounded = spaces("multi_continuous", (2,), bounded=False)
-    assert make_family(unbounded, "Normal").to_env(u).tolist() == u.tolist()
+    assert make_action_distribution(unbounded, "Normal").to_env(u).tolist() == u.tolist()
 
 
 @pytest.mark.parametrize("pdtype", [None, "default"])
 def test_default_picks_the_distribution_of_the_action_space(pdtype: str | None) -> None:
-    assert make_family(spaces("multi_binary", (2,)), pdtype) == Family(
+    assert make_action_distribution(spaces("multi_binary", (2,)), pdtype) == ActionDistribution(
         "Bernoulli", spaces("multi_binary", (2,))
     )
 
@@ -297,7 +299,7 @@ def test_a_wrong_pdtype_is_refused_with_key_finding_and_remedy(
     action_type: ActionType, pdtype: str
 ) -> None:
     with pytest.raises(SpecError) as error:
-        make_family(spaces(action_type, (2,)), pdtype)
+        make_action_distribution(spaces(action_type, (2,)), pdtype)
     message = str(error.value)
     assert "agent.algorithm.action_pdtype" in message
     assert pdtype in message
@@ -363,8 +365,8 @@ def test_the_mode_of_a_beta_is_defined_up_to_the_flat_one(
 
 def test_a_policy_net_of_a_beta_may_ask_for_the_flat_one() -> None:
     """softplus(-20) is 2e-9: added to 1 it is lost."""
-    family = make_family(spaces("continuous", (1,)), "Beta")
-    policy = family([torch.tensor([[-20.0, -20.0]])])
+    distribution = make_action_distribution(spaces("continuous", (1,)), "Beta")
+    policy = distribution([torch.tensor([[-20.0, -20.0]])])
     assert policy.mode().tolist() == [[0.0]]
 
 
@@ -405,14 +407,14 @@ def test_samples_fall_where_the_density_says(
 def test_skewed_families_take_two_numbers_per_dimension(
     pdtype: str, action_type: ActionType, dim: int
 ) -> None:
-    family = make_family(spaces(action_type, (dim,)), pdtype)
-    policy = family([random(7, width) for width in family.head_dims])
-    action = policy.sample(draws(family.noise_kind, 7, family.noise_dim))
+    distribution = make_action_distribution(spaces(action_type, (dim,)), pdtype)
+    policy = distribution([random(7, width) for width in distribution.head_dims])
+    action = policy.sample(draws(distribution.noise_kind, 7, distribution.noise_dim))
     assert action.shape == policy.mode().shape == (7, dim)
     assert policy.log_prob(action).shape == policy.entropy().shape == (7,)
     assert policy.log_prob(action).isfinite().all()
 
 
 def test_gumbel_softmax_is_drawn_as_a_categorical() -> None:
-    family = make_family(spaces("discrete", (3,)), "GumbelSoftmax")
-    assert isinstance(family([random(2, 3)]), Categorical)
+    distribution = make_action_distribution(spaces("discrete", (3,)), "GumbelSoftmax")
+    assert isinstance(distribution([random(2, 3)]), Categorical)

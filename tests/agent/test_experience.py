@@ -1,4 +1,4 @@
-"""When there is enough to learn from, and through which lens it is seen."""
+"""Experience buffers: when an update is due, and how its batch is preprocessed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ import pytest
 import torch
 
 from slm_lab.agent.agent import Agent
-from slm_lab.agent.experience import (
-    ImitationExperience,
-    Lens,
-    OnPolicyExperience,
-    ReplayExperience,
-)
 from slm_lab.agent.make import make_agent
-from slm_lab.agent.memory.replay import Replay
-from slm_lab.agent.memory.rollout import RolloutMemory
+from slm_lab.agent.memory.replay import Replay, ReplayBuffer
+from slm_lab.agent.memory.return_replay import ImitationBuffer
+from slm_lab.agent.memory.rollout import RolloutBuffer, RolloutMemory
 from slm_lab.agent.memory.sampler import PrioritizedSampler, UniformSampler
-from slm_lab.agent.normalizer import ObsNormalizer, RewardTransform
+from slm_lab.agent.preprocessor import ObsNormalizer, Preprocessor, RewardTransform
 from slm_lab.spec import Spec
 from slm_lab.types import ImitationBatch, Metrics, Spaces, Transition
 
@@ -31,8 +26,12 @@ SPACES = Spaces((1,), "float32", "discrete", (2,))
 
 
 def make_experience(
-    num_envs: int = 1, lens: Lens | None = None, sampler: Any = None, n_step: int = 1, **pace: int
-) -> ReplayExperience:
+    num_envs: int = 1,
+    preprocessor: Preprocessor | None = None,
+    sampler: Any = None,
+    n_step: int = 1,
+    **pace: int,
+) -> ReplayBuffer:
     replay = Replay(
         100,
         num_envs,
@@ -46,11 +45,11 @@ def make_experience(
         n_step=n_step,
     )
     options = {"start": 0, "every": 1, "batches": 1} | pace
-    return ReplayExperience(replay, lens or Lens(None, None, CPU), **options)
+    return ReplayBuffer(replay, preprocessor or Preprocessor(None, None, CPU), **options)
 
 
 def add(
-    experience: ReplayExperience | ImitationExperience | OnPolicyExperience,
+    experience: ReplayBuffer | ImitationBuffer | RolloutBuffer,
     make: MakeTransition,
     num_envs: int = 1,
     obs: float = 0.0,
@@ -62,7 +61,7 @@ def add(
     experience.add(row, np.zeros(num_envs, np.int64), step)
 
 
-def due(experience: ReplayExperience, make: MakeTransition, num_envs: int, steps: int) -> list[int]:
+def due(experience: ReplayBuffer, make: MakeTransition, num_envs: int, steps: int) -> list[int]:
     """The transitions seen at each update."""
     found = []
     for t in range(1, steps + 1):
@@ -115,8 +114,8 @@ def test_an_update_that_is_due_is_made_once(transition: MakeTransition) -> None:
 def test_observations_are_kept_raw_and_seen_through_todays_statistics(
     transition: MakeTransition,
 ) -> None:
-    lens = Lens(ObsNormalizer((1,), clip=None), None, CPU)
-    experience = make_experience(lens=lens)
+    preprocessor = Preprocessor(ObsNormalizer((1,), clip=None), None, CPU)
+    experience = make_experience(preprocessor=preprocessor)
     for value in (1.0, 3.0):
         add(experience, transition, obs=value)
     batch = experience.batch(frame=0)
@@ -134,12 +133,12 @@ def test_the_lens_of_a_replay_stands_still_once_the_rate_is_zero(
 ) -> None:
     # A policy that no longer learns cannot follow statistics that move under it.
     normalizer = ObsNormalizer((1,), None)
-    experience = make_experience(lens=Lens(normalizer, None, CPU))
+    experience = make_experience(preprocessor=Preprocessor(normalizer, None, CPU))
     for obs in (-1.0, 1.0):
         add(experience, transition, obs=obs)
     experience.batch(frame=0)
     experience.learned(Metrics({"lr": 0.0}, 1))
-    resumed = make_experience(lens=Lens(normalizer, None, CPU))
+    resumed = make_experience(preprocessor=Preprocessor(normalizer, None, CPU))
     resumed.load_state_dict(experience.state_dict())
     add(experience, transition, obs=9.0)
     add(resumed, transition, obs=9.0)
@@ -156,7 +155,7 @@ def test_the_lens_of_a_rollout_stands_still_once_the_rate_is_zero(
 ) -> None:
     normalizer = ObsNormalizer((1,), None)
     memory = RolloutMemory(2, 1, (1,), "float32", (), torch.int64)
-    experience = OnPolicyExperience(memory, Lens(normalizer, None, CPU))
+    experience = RolloutBuffer(memory, Preprocessor(normalizer, None, CPU))
     for obs in (-1.0, 1.0):
         add(experience, transition, obs=obs)
     experience.batch(frame=0)
@@ -189,7 +188,7 @@ def test_each_reward_of_an_n_step_return_is_clipped_not_their_sum(
     transition: MakeTransition,
 ) -> None:
     rewards = RewardTransform(1, 0.5, scale=1.0, normalize=False, clip=(-1.0, 1.0))
-    experience = make_experience(lens=Lens(None, rewards, CPU), n_step=2)
+    experience = make_experience(preprocessor=Preprocessor(None, rewards, CPU), n_step=2)
     for _ in range(3):
         add(experience, transition, reward=10.0)
     batch = experience.batch(frame=0)
@@ -233,13 +232,13 @@ def test_a_prioritised_dqn_teaches_its_memory(
 
 def replay_of(agent: Agent) -> Replay:
     experience = agent.experience
-    assert isinstance(experience, ReplayExperience)
+    assert isinstance(experience, ReplayBuffer)
     assert isinstance(experience._replay, Replay)
     return experience._replay
 
 
-def imitation(agent: Agent) -> ImitationExperience:
-    assert isinstance(agent.experience, ImitationExperience)
+def imitation(agent: Agent) -> ImitationBuffer:
+    assert isinstance(agent.experience, ImitationBuffer)
     return agent.experience
 
 

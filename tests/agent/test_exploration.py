@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.agent import Agent
-from slm_lab.agent.algorithm.exploration import _epsilon_greedy, boltzmann, epsilon_greedy
+from slm_lab.agent.algorithm.actor import boltzmann, epsilon_greedy, numpy_epsilon_greedy
 from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
 from slm_lab.types import Spaces
@@ -144,5 +144,5 @@ def test_the_numpy_form_of_epsilon_greedy_makes_the_same_choices() -> None:
     q_value, noise = (torch.rand(200, n, generator=generator) for n in (3, 2))
     for epsilon in (0.0, 0.3, 1.0):
         expected = epsilon_greedy(q_value, torch.tensor(epsilon), noise)
-        found = _epsilon_greedy(q_value.numpy(), epsilon, noise.numpy())
+        found = numpy_epsilon_greedy(q_value.numpy(), epsilon, noise.numpy())
         assert found.tolist() == expected.tolist()

@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slm_lab.agent.experience import ReplayExperience
 from slm_lab.agent.make import make_agent
 from slm_lab.agent.memory.budget import replay_bytes
 from slm_lab.agent.memory.frame_replay import FrameReplay
-from slm_lab.agent.memory.replay import Replay
+from slm_lab.agent.memory.replay import Replay, ReplayBuffer
 from slm_lab.agent.memory.ring import Ring
 from slm_lab.agent.memory.sampler import PrioritizedSampler, UniformSampler
 from slm_lab.spec import load_spec
@@ -253,5 +252,5 @@ def test_an_agent_for_stacked_images_keeps_frames():
     spaces = Spaces((4, 84, 84), "uint8", "discrete", (6,), frame_stack=4)
     agent = make_agent(spec, spaces, seed=0)
     experience = agent.experience
-    assert isinstance(experience, ReplayExperience)
+    assert isinstance(experience, ReplayBuffer)
     assert isinstance(experience._replay, FrameReplay)

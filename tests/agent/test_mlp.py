@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets, make_policy_net
-from slm_lab.agent.algorithm.distribution import make_family
-from slm_lab.agent.net.activation import make_activation
+from slm_lab.agent.algorithm.distribution import make_action_distribution
+from slm_lab.agent.net.init import make_activation
 from slm_lab.agent.net.make import make_net
 from slm_lab.agent.net.mlp import MLPNet
 from slm_lab.spec import MLPNetSpec, SpecError
@@ -19,8 +19,8 @@ from slm_lab.spec.net import ACTIVATIONS, INIT_FNS
 from slm_lab.types import Spaces
 
 CPU = torch.device("cpu")
-CONTINUOUS = make_family(Spaces((3,), "float32", "multi_continuous", (2,)), None)
-DISCRETE = make_family(Spaces((3,), "float32", "discrete", (4,)), None)
+CONTINUOUS = make_action_distribution(Spaces((3,), "float32", "multi_continuous", (2,)), None)
+DISCRETE = make_action_distribution(Spaces((3,), "float32", "discrete", (4,)), None)
 
 
 def spec(**keys: Any) -> MLPNetSpec:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slm_lab.agent.learning.moments import RunningMoments
 from slm_lab.agent.make import make_agent
-from slm_lab.agent.normalizer import (
+from slm_lab.agent.preprocessor import (
     ObsClip,
     ObsNormalizer,
     RewardTransform,

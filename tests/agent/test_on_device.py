@@ -193,7 +193,7 @@ def test_a_rollout_on_a_device_keeps_what_one_on_the_host_does(device):
         step = Transition(show(obs + 1), show(final), np.ones(2, np.float32), none, ended, ended)
         memory.add(show(obs), show(-obs), step)
     restored.load_state_dict(memory.state_dict())
-    restored.cut(np.array([[70.0], [71.0]], np.float32))
+    restored.truncate_episodes(np.array([[70.0], [71.0]], np.float32))
     last = np.array([[5.0], [6.0]], np.float32)
     step = Transition(show(last + 1), show(last + 1), np.zeros(2, np.float32), none, none, none)
     restored.add(show(last), show(-last), step)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.agent import Agent
-from slm_lab.agent.algorithm.sequence import from_rows, shuffled_minibatches
+from slm_lab.agent.algorithm.ppo import shuffled_minibatches
 from slm_lab.agent.make import make_agent
 from slm_lab.agent.net.make import make_net
 from slm_lab.agent.net.recurrent import RecurrentNet
@@ -224,7 +224,7 @@ def test_the_first_ratio_of_ppo_is_one(make_spec: MakeSpec, cell: str, shared: b
     assert (rollout.obs[0, :, 2:] != 0).any()
     rows, action, old_log_prob, _, _, old_value = algorithm._rows(algorithm.evaluate(rollout))
     for index in shuffled_minibatches(16, 4, 32, 4, torch.Generator()):
-        sequences = from_rows(rows[index], 4)
+        sequences = algorithm.nets.net_states[0].in_sequences(rows[index])
         policy, value = algorithm.nets(algorithm.learner.state, sequences)
         ratio = (policy.log_prob(action[index]) - old_log_prob[index]).exp()
         torch.testing.assert_close(ratio, torch.ones(32), atol=1e-6, rtol=0)
@@ -242,7 +242,7 @@ def test_drawn_sequences_and_their_successors_equal_their_single_rows(make_spec:
     net = agent.algorithm.modules["net"]
     assert (batch.obs[8:, 1] > 0).any()  # restarts beyond the first step of the 4 sequences
     for rows in (batch.obs[:32], batch.next_obs[:32]):
-        torch.testing.assert_close(net(from_rows(rows, 8))[0], net(rows)[0])
+        torch.testing.assert_close(net(agent.algorithm._q.in_sequences(rows))[0], net(rows)[0])
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
@@ -282,10 +282,10 @@ def test_evaluating_elsewhere_leaves_the_training_memory_alone(make_spec: MakeSp
     spec = recurrent(make_spec, "PPO", **{"env.name": "probe/RepeatPrevious-v0"})
     agent = fresh(spec)
     play(agent, spec, 3)
-    before = agent.state_dict()["carry"]["rows"]
+    before = agent.state_dict()["recurrent_state"]["rows"]
     assert (before[:, 2:] != 0).any()
     evaluate(agent, make_env(spec.with_values({"env.num_envs": 7}).env, seed=1))
-    assert torch.equal(agent.state_dict()["carry"]["rows"], before)
+    assert torch.equal(agent.state_dict()["recurrent_state"]["rows"], before)
     with pytest.raises(ValueError, match="needs a memory of its own"):
         agent.act(np.zeros((4, 1), np.float32), explore=False)
 
@@ -297,21 +297,21 @@ def test_a_lost_life_empties_the_memory_where_it_is_learned_from_and_where_it_is
     spec = recurrent(make_spec, "PPO", **{"env.name": "CartPole-v1", "env.num_envs": 1})
     training, scoring = fresh(spec), fresh(spec)
     envs = [LosesLives(make_env(spec.env, seed=0), steps=3) for _ in range(2)]
-    carry = scoring.new_carry(1)
-    kept = training._carry
-    assert carry is not None
+    recurrent_state = scoring.initial_recurrent_state(1)
+    kept = training._recurrent_state
+    assert recurrent_state is not None
     assert kept is not None
     for env in envs:
         env.reset()
     for _ in range(7):
         action = training.act(envs[0].obs)
         training.observe(envs[0].obs, action, envs[0].step(action))
-        scoring.act(envs[1].obs, explore=False, carry=carry)
+        scoring.act(envs[1].obs, explore=False, recurrent_state=recurrent_state)
         transition = envs[1].step(action)
-        scoring.advance(carry, transition)
+        scoring.advance(recurrent_state, transition)
         assert not transition.episode_end.any()
-        assert np.array_equal(carry.latest[:, 4:], kept.latest[:, 4:])
-        assert (carry.latest[:, 5:] == 0).all() == transition.terminated[0]
+        assert np.array_equal(recurrent_state.latest[:, 4:], kept.latest[:, 4:])
+        assert (recurrent_state.latest[:, 5:] == 0).all() == transition.terminated[0]
 
 
 def test_a_restored_agent_goes_on_where_it_was_in_its_episodes(make_spec: MakeSpec) -> None:
@@ -330,7 +330,7 @@ def test_a_restored_agent_goes_on_where_it_was_in_its_episodes(make_spec: MakeSp
         agent.observe(obs, action, step)
         other.observe(obs, action, step)
         obs = step.obs
-        carried = [a.state_dict()["carry"]["rows"] for a in (agent, other)]
+        carried = [a.state_dict()["recurrent_state"]["rows"] for a in (agent, other)]
         assert torch.equal(*carried)
 
 
@@ -338,8 +338,8 @@ def test_observations_are_normalised_and_memories_are_not(make_spec: MakeSpec) -
     values = {"env.name": "probe/RepeatPrevious-v0", "env.normalize_obs": True, "env.clip_obs": 0.5}
     agent: Any = fresh(recurrent(make_spec, "PPO", **values))
     row = torch.tensor([[3.0, 1.0, *[4.0] * 32]])  # actor and critic remember 16 each
-    assert agent._lens.obs(row).tolist() == [[0.5, 1.0, *[4.0] * 32]]
-    agent._lens.observe_obs(row)
+    assert agent._preprocessor.obs(row).tolist() == [[0.5, 1.0, *[4.0] * 32]]
+    agent._preprocessor.observe_obs(row)
     assert agent.statistics()["obs_normalizer"]["mean"].tolist() == [3.0]
 
 

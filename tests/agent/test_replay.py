@@ -229,7 +229,7 @@ def test_every_row_agrees_with_plain_lists_whatever_the_episodes(
 def test_rewards_are_clipped_one_by_one_before_they_are_summed() -> None:
     replay = make_replay(8, n_step=3)
     fill(replay, [10.0, 10.0, 10.0])
-    batch = replay.sample(1, 0, learned_from=lambda reward: reward.clamp(-1, 1))
+    batch = replay.sample(1, 0, transform_reward=lambda reward: reward.clamp(-1, 1))
     assert batch.reward.tolist() == [1.75, 1.5, 1.0]  # not 1.0, 1.0, 1.0
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slm_lab.agent.memory.returns import ReturnReplay
+from slm_lab.agent.memory.return_replay import ReturnReplay
 from slm_lab.agent.memory.sampler import PrioritizedSampler, Sampler, UniformSampler
 
 
@@ -31,7 +31,7 @@ def raw(reward: Tensor) -> Tensor:
 def make_replay(
     capacity: int = 20, num_envs: int = 1, sampler: Sampler | None = None, **keys: Any
 ) -> ReturnReplay:
-    options: dict[str, Any] = {"batch_size": 4, "gamma": 0.5, "learned_from": raw} | keys
+    options: dict[str, Any] = {"batch_size": 4, "gamma": 0.5, "transform_reward": raw} | keys
     return ReturnReplay(
         capacity, num_envs, (1,), "float32", (), torch.int64, sampler or EveryRow(), **options
     )
@@ -63,7 +63,7 @@ def test_a_row_keeps_the_discounted_return_of_its_own_episode() -> None:
 
 def test_all_returns_are_on_todays_scale_of_rewards() -> None:
     scale = 1.0
-    replay = make_replay(learned_from=lambda reward: reward * scale, rescales=True)
+    replay = make_replay(transform_reward=lambda reward: reward * scale, rescales=True)
     episode(replay, [1.0, 2.0, 4.0])
     scale = 0.5
     episode(replay, [8.0])

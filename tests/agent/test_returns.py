@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slm_lab.agent.algorithm.returns import (
+from slm_lab.agent.learning.returns import (
     discounted_returns,
+    discounted_scan,
     gae,
     n_step_returns,
     standardize,
 )
-from slm_lab.agent.learning.scan import discounted_scan
 
 F, T = False, True
 

@@ -19,7 +19,7 @@ from slm_lab.agent.algorithm.sac import (
     soft_target,
     soft_target_discrete,
 )
-from slm_lab.agent.learning.divergence import DivergenceError
+from slm_lab.agent.learning.learner import DivergenceError
 from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec, SpecError, batches_per_call
 from slm_lab.types import ReplayBatch, Spaces

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.learning.learner import Trainable
+from slm_lab.agent.algorithm.actor import MAX_ROWS, MAX_WIDTH, numpy_policy
+from slm_lab.agent.learning.learner import NetState
 from slm_lab.agent.net.make import make_net
-from slm_lab.agent.net.small_batch import MAX_ROWS, MAX_WIDTH, numpy_forward
 from slm_lab.spec import MLPNetSpec
 
 OBS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
@@ -28,8 +28,8 @@ def test_the_outputs_are_those_of_the_module(
 ) -> None:
     spec = net_spec(hid_layers_activation=activation, log_std_init=-0.5)
     net = make_net(spec, (3,), dims, log_std)
-    trainable = Trainable("net", net, spec)
-    forward = numpy_forward(trainable.net, rows=4)
+    net_state = NetState("net", net, spec)
+    forward = numpy_policy(net_state.net, rows=4)
     assert forward is not None
     for found, expected in zip(forward(OBS), net(torch.from_numpy(OBS)), strict=True):
         np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-6)
@@ -37,10 +37,10 @@ def test_the_outputs_are_those_of_the_module(
 
 def test_an_update_of_the_parameters_shows_at_once() -> None:
     spec = net_spec()
-    trainable = Trainable("net", make_net(spec, (3,), (2,)), spec)
-    forward = numpy_forward(trainable.net, rows=4)
+    net_state = NetState("net", make_net(spec, (3,), (2,)), spec)
+    forward = numpy_policy(net_state.net, rows=4)
     assert forward is not None
-    trainable.initial_state()["net"].zero_()
+    net_state.initial_state()["net"].zero_()
     np.testing.assert_array_equal(forward(OBS)[0], np.zeros((4, 2)))
 
 
@@ -54,8 +54,8 @@ def test_an_update_of_the_parameters_shows_at_once() -> None:
     ],
 )
 def test_what_numpy_does_not_know_or_not_better_is_left_to_torch(keys: dict[str, Any]) -> None:
-    assert numpy_forward(make_net(net_spec(**keys), (3,), (2,)), rows=4) is None
+    assert numpy_policy(make_net(net_spec(**keys), (3,), (2,)), rows=4) is None
 
 
 def test_many_rows_are_left_to_torch() -> None:
-    assert numpy_forward(make_net(net_spec(), (3,), (2,)), rows=MAX_ROWS + 1) is None
+    assert numpy_policy(make_net(net_spec(), (3,), (2,)), rows=MAX_ROWS + 1) is None

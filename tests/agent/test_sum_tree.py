@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slm_lab.agent.memory.sum_tree import BLOCK, SumTree
+from slm_lab.agent.memory.sampler import BLOCK, SumTree
 
 # Whole numbers are exact in float64: boundaries can be hit, and sums compared without tolerance.
 VALUES = st.integers(0, 9)

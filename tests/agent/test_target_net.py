@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from slm_lab.agent.algorithm.dqn import DQN
-from slm_lab.agent.algorithm.target_net import TargetUpdate, polyak
+from slm_lab.agent.algorithm.q_nets import TargetUpdate, polyak
 from slm_lab.agent.make import make_agent
 from slm_lab.spec import MLPNetSpec, Spec
 from slm_lab.types import Spaces

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.algorithm.target_net import TargetUpdate
+from slm_lab.agent.algorithm.q_nets import TargetUpdate
 from slm_lab.agent.learning.learner import State
 from slm_lab.agent.make import make_agent
 from slm_lab.analysis.tables import read_session

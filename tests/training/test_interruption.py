@@ -20,7 +20,7 @@ import pytest
 import torch
 from loguru import logger
 
-from slm_lab.agent.learning.divergence import DivergenceError, check_parameters
+from slm_lab.agent.learning.learner import DivergenceError, check_parameters
 from slm_lab.analysis.tables import read_session
 from slm_lab.runs.checkpoint_manifest import read_manifest
 from slm_lab.runs.layout import RunLayout

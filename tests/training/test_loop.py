@@ -59,14 +59,14 @@ class RecordingAgent:
         self.act_frames: list[int] = []
         self._stored = 0
 
-    def new_carry(self, num_envs: int) -> None:
+    def initial_recurrent_state(self, num_envs: int) -> None:
         return None
 
-    def advance(self, carry: None, transition: Transition) -> None:
+    def advance(self, recurrent_state: None, transition: Transition) -> None:
         pass
 
     def act(
-        self, obs: np.ndarray, *, frame: int = 0, explore: bool = True, carry: None = None
+        self, obs: np.ndarray, *, frame: int = 0, explore: bool = True, recurrent_state: None = None
     ) -> np.ndarray:
         self.explored.append(explore)
         self.act_frames.append(frame)

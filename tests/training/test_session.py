@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from loguru import logger
 
-from slm_lab.agent.learning.divergence import DivergenceError
+from slm_lab.agent.learning.learner import DivergenceError
 from slm_lab.analysis.tables import drop_clock, read_session
 
 BASE = [

@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from slm_lab.agent.algorithm.acting import PolicyActor
-from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets
-from slm_lab.agent.algorithm.critic import Critic, with_successors
-from slm_lab.agent.algorithm.distribution import make_family
+from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
+from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets, Critic, with_successors
+from slm_lab.agent.algorithm.distribution import make_action_distribution
 from slm_lab.agent.algorithm.loss import make_loss
-from slm_lab.agent.algorithm.returns import discounted_returns, gae, n_step_returns, standardize
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
-from slm_lab.agent.algorithm.sequence import from_rollout
-from slm_lab.agent.algorithm.setup import Setup
+from slm_lab.agent.algorithm.setup import Setup, initialising
 from slm_lab.agent.learning.compiler import Compiled
-from slm_lab.agent.learning.divergence import check_finite
-from slm_lab.agent.learning.learner import Learner, State, acting_weights, descent
-from slm_lab.agent.learning.seeds import initialising
+from slm_lab.agent.learning.learner import (
+    Learner,
+    State,
+    acting_weights,
+    check_finite,
+    gradient_update,
+)
+from slm_lab.agent.learning.returns import discounted_returns, gae, n_step_returns, standardize
 from slm_lab.spec import Problem, SpecError
 from slm_lab.types import Metrics, Rollout
 
@@ -35,8 +37,8 @@ def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
     return -(log_prob * advantage).mean()
 
 
-class JudgedRollout(NamedTuple):
-    """Rows [N] of a rollout with what the critic of the policy that acted makes of them."""
+class EvaluatedRollout(NamedTuple):
+    """Rows [N] of a rollout, evaluated by the nets that acted."""
 
     obs: Tensor  # [T, B, ...] for a recurrent net
     action: Tensor
@@ -54,39 +56,37 @@ class ActorCritic:
             fix = "percentile is for PPO. Use standardize or none."
             raise SpecError([Problem("agent.algorithm.normalize_advantages", fix)])
         self._spec = spec
-        self._family = make_family(setup.spaces, spec.action_pdtype)
+        distribution = make_action_distribution(setup.spaces, spec.action_pdtype)
+        self.to_env = distribution.to_env
         with initialising(setup.seeds.net):
-            self.nets = ActorCriticNets(self._family, actor, critic, setup.device)
+            self.nets = ActorCriticNets(distribution, actor, critic, setup.device)
         self.modules = self.nets.modules
         self._value_loss = make_loss(critic.loss_spec)
         self.critic = Critic(self.nets, setup.device, normalize=spec.normalize_v_targets)
         state = self.nets.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
         # Extra steps move the critic alone (or a shared net), over the same state.
-        nets = self.nets.trainables
+        nets = self.nets.net_states
         if setup.distributed:
             state |= acting_weights(nets, state)
-        update = descent(nets, self.loss, at_acting_weights=setup.distributed)
+        update = gradient_update(nets, self.loss, at_acting_weights=setup.distributed)
         self.learner = Learner(state, update, compile=setup.compile)
         self._critic_learner = Learner(
-            state, descent(nets[-1:], self.critic_loss), compile=setup.compile
+            state, gradient_update(nets[-1:], self.critic_loss), compile=setup.compile
         )
         self._value_entries = nets[-1].own_entries(state)
         fixed = len(self._value_entries) + 2  # and the units of the head
-        self._judge = Compiled(self._targets_and_advantages, mode=setup.compile, fixed=fixed)
+        self._evaluate = Compiled(self._targets_and_advantages, mode=setup.compile, fixed=fixed)
         self._rates = LearningRates(self.nets.specs, rollout_length(spec) * setup.num_envs)
-        policy_net = self.nets.trainables[0]
-        self.act = PolicyActor(self._family, policy_net, self.nets.policy_of_heads, state, setup)
+        choice = SampledPolicy(distribution, self.nets.policy_of_heads)
+        self.act = Actor(self.nets.net_states[0], choice, state, setup)
 
-    def to_env(self, action: Tensor) -> Tensor:
-        return self._family.to_env(action)
-
-    def evaluate(self, rollout: Rollout) -> JudgedRollout:
-        """Judge a rollout by the present nets: those that acted in it."""
+    def evaluate(self, rollout: Rollout) -> EvaluatedRollout:
+        """Evaluate a rollout by the present nets: those that acted in it."""
         self.learner.keep_acting_weights()
-        obs = from_rollout(rollout.obs[:-1], self.nets.seq_len)
-        return JudgedRollout(obs, rollout.action.flatten(0, 1), *self._advantages(rollout))
+        obs = self.nets.net_states[0].time_major(rollout.obs[:-1])
+        return EvaluatedRollout(obs, rollout.action.flatten(0, 1), *self._advantages(rollout))
 
-    def update(self, batch: Rollout | JudgedRollout, frame: int) -> Metrics:
+    def update(self, batch: Rollout | EvaluatedRollout, frame: int) -> Metrics:
         entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)
         self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values(frame))
         rows = self.evaluate(batch) if isinstance(batch, Rollout) else batch
@@ -97,7 +97,7 @@ class ActorCritic:
         self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         values = dict(metrics) | {"entropy_coef": entropy_coef, "lr": lr}
-        steps = len(self.nets.trainables) + self._spec.critic_iter
+        steps = len(self.nets.net_states) + self._spec.critic_iter
         return Metrics(values, opt_steps=steps)
 
     def loss(
@@ -136,7 +136,7 @@ class ActorCritic:
     @torch.no_grad()
     def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
         """Flat [N] advantages, and value targets in the units of the value head."""
-        target, advantage = self._judge(
+        target, advantage = self._evaluate(
             *self.critic.units(),
             *self._value_entries.values(),
             rollout.obs,
@@ -172,7 +172,7 @@ class ActorCritic:
 
 
 def rollout_length(spec: ActorCriticSpec | SILSpec) -> int:
-    """Without lambda, n-step returns decide how long a rollout is."""
+    """Steps of a rollout: `training_frequency`, or n for n-step returns."""
     if spec.lam is None and spec.num_step_returns is not None:
         return spec.num_step_returns
     return spec.training_frequency

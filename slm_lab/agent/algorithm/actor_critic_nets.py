@@ -1,6 +1,7 @@
-"""Policy and value nets of the actor-critic family: separate, or two heads on one body.
+"""Policy and value nets, separate or two heads on one body; and the values of a rollout.
 
-With privileged columns (`Spaces.privileged`) each of two separate nets reads its own part of a row.
+With privileged columns (`Spaces.privileged`) each of two separate nets reads its own part of a row:
+a critic, which only helps to learn, may know more than the policy (Pinto et al. 2018).
 """
 
 from __future__ import annotations
@@ -11,33 +12,36 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.algorithm.distribution import Distribution, Family
-from slm_lab.agent.algorithm.privileged import seen_by_critic, seen_by_policy
-from slm_lab.agent.algorithm.sequence import sequence_length
-from slm_lab.agent.learning.learner import State, Trainable
+from slm_lab.agent.algorithm.actor import policy_columns
+from slm_lab.agent.algorithm.distribution import ActionDistribution, Distribution
+from slm_lab.agent.learning.learner import NetState, State
+from slm_lab.agent.learning.moments import RunningMoments
 from slm_lab.agent.net.bidirectional import BidirectionalNet
 from slm_lab.agent.net.init import init_head
 from slm_lab.agent.net.make import make_net
 from slm_lab.agent.net.recurrent import RecurrentNet
 from slm_lab.spec import Problem, SpecError
+from slm_lab.types import Rollout
 
 if TYPE_CHECKING:
     from slm_lab.spec import NetSpec
 
 
-def policy_heads(family: Family, spec: NetSpec) -> tuple[tuple[int, ...], int | None]:
+def policy_heads(
+    distribution: ActionDistribution, spec: NetSpec
+) -> tuple[tuple[int, ...], int | None]:
     """(output dims of a policy net, size of its free log-std or None)."""
-    if family.pdtype == "Beta" and spec.log_std_init is not None:
+    if distribution.pdtype == "Beta" and spec.log_std_init is not None:
         raise SpecError([Problem("agent.net.log_std_init", "Beta has no log std. Remove it.")])
-    if family.spaces.is_continuous and spec.log_std_init is not None:
-        dim = family.spaces.action_sizes[0]
+    if distribution.spaces.is_continuous and spec.log_std_init is not None:
+        dim = distribution.spaces.action_sizes[0]
         return (dim,), dim
-    return family.head_dims, None
+    return distribution.head_dims, None
 
 
-def make_policy_net(family: Family, spec: NetSpec) -> nn.Module:
-    dims, log_std_dim = policy_heads(family, spec)
-    net = make_net(spec, family.spaces.obs_shape, dims, log_std_dim)
+def make_policy_net(distribution: ActionDistribution, spec: NetSpec) -> nn.Module:
+    dims, log_std_dim = policy_heads(distribution, spec)
+    net = make_net(spec, distribution.spaces.obs_shape, dims, log_std_dim)
     for head in _heads(net)[: len(dims)]:
         init_head(head, spec.actor_init_std)
     return net
@@ -47,85 +51,95 @@ class ActorCriticNets:
     """Evaluates pi(.|s) and V(s) under the parameters of a state."""
 
     def __init__(
-        self, family: Family, actor: NetSpec, critic: NetSpec, device: torch.device
+        self,
+        distribution: ActionDistribution,
+        actor: NetSpec,
+        critic: NetSpec,
+        device: torch.device,
     ) -> None:
-        self._family = family
+        self._action_distribution = distribution
         self.shared = bool(actor.shared)
-        self.seq_len = sequence_length(actor)
-        self._privileged = family.spaces.privileged
-        dims, log_std_dim = policy_heads(family, actor)
+        spaces = distribution.spaces
+        self._privileged = spaces.privileged
+        dims, log_std_dim = policy_heads(distribution, actor)
         if self.shared:
-            net = make_net(actor, family.spaces.policy_obs_shape, (*dims, 1), log_std_dim)
+            net = make_net(actor, spaces.policy_obs_shape, (*dims, 1), log_std_dim)
             nets = {"net": (net, actor)}
             value_head = _heads(net)[len(dims)]
         else:
-            net = make_net(actor, family.spaces.policy_obs_shape, dims, log_std_dim)
+            net = make_net(actor, spaces.policy_obs_shape, dims, log_std_dim)
             memory_at = net.memory_size if isinstance(net, RecurrentNet | BidirectionalNet) else 0
-            critic_net = make_net(critic, family.spaces.critic_obs_shape, (1,), memory_at=memory_at)
+            critic_net = make_net(critic, spaces.critic_obs_shape, (1,), memory_at=memory_at)
             nets = {"net": (net, actor), "critic_net": (critic_net, critic)}
             value_head = _heads(critic_net)[0]
         for head in _heads(net)[: len(dims)]:
             init_head(head, actor.actor_init_std)
         init_head(value_head, critic.critic_init_std)
-        self.trainables = [
-            Trainable(name, net.to(device), spec) for name, (net, spec) in nets.items()
+        self.net_states = [
+            NetState(name, net.to(device), spec) for name, (net, spec) in nets.items()
         ]
+        self.seq_len = self.net_states[0].seq_len
         self._value_head = next(m for m in value_head.modules() if isinstance(m, nn.Linear))
         self._num_policy_heads = len(dims)
 
     @property
     def specs(self) -> dict[str, NetSpec]:
-        return {trainable.name: trainable.spec for trainable in self.trainables}
+        return {net.name: net.spec for net in self.net_states}
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        return {trainable.name: trainable.net for trainable in self.trainables}
+        return {net.name: net.net for net in self.net_states}
 
     @property
     def are_alike(self) -> bool:
         """Whether there are two nets, and neither is more than twice the size of the other."""
-        sizes = sorted(trainable.size for trainable in self.trainables)
+        sizes = sorted(net.size for net in self.net_states)
         return len(sizes) == 2 and 2 * sizes[0] >= sizes[1]
 
     def initial_state(self) -> State:
-        return {k: v for trainable in self.trainables for k, v in trainable.initial_state().items()}
+        return {k: v for net in self.net_states for k, v in net.initial_state().items()}
 
     def __call__(
         self, state: State, obs: Tensor, *, training: bool = False
     ) -> tuple[Distribution, Tensor]:
         """obs [N, ...], or [T, B, W] in sequences -> (pi(.|s), V(s) [N])."""
-        outputs = self.trainables[0](
-            state, seen_by_policy(obs, self._privileged), training=training
-        )
+        seen = policy_columns(obs, self._privileged)
+        outputs = self.net_states[0](state, seen, training=training)
         if self.shared:
-            return self.judgement_of_heads(outputs)
-        judged = seen_by_critic(obs, self._privileged)
-        value = self.trainables[1](state, judged, training=training)[0]
-        return self._family(outputs), value.squeeze(-1)
+            return self.policy_and_value(outputs)
+        seen = self._critic_columns(obs)
+        value = self.net_states[1](state, seen, training=training)[0]
+        return self._action_distribution(outputs), value.squeeze(-1)
 
     def policy(self, state: State, obs: Tensor, *, training: bool = False) -> Distribution:
-        seen = seen_by_policy(obs, self._privileged)
-        return self.policy_of_heads(self.trainables[0](state, seen, training=training))
+        seen = policy_columns(obs, self._privileged)
+        return self.policy_of_heads(self.net_states[0](state, seen, training=training))
 
     def policy_of_heads(self, outputs: Sequence[Tensor]) -> Distribution:
         """pi(.|s) from the outputs of the policy net, or of the shared one."""
-        return self.judgement_of_heads(outputs)[0] if self.shared else self._family(outputs)
+        if self.shared:
+            return self.policy_and_value(outputs)[0]
+        return self._action_distribution(outputs)
+
+    def policy_and_value(self, outputs: Sequence[Tensor]) -> tuple[Distribution, Tensor]:
+        """pi and V from a shared net: policy heads, value, a free log-std if there is one."""
+        n = self._num_policy_heads
+        policy = self._action_distribution((*outputs[:n], *outputs[n + 1 :]))
+        return policy, outputs[n].squeeze(-1)
 
     def value(self, state: State, obs: Tensor, *, training: bool = False) -> Tensor:
         if self.shared:
             return self(state, obs, training=training)[1]
-        seen = seen_by_critic(obs, self._privileged)
-        return self.trainables[1](state, seen, training=training)[0].squeeze(-1)
+        seen = self._critic_columns(obs)
+        return self.net_states[1](state, seen, training=training)[0].squeeze(-1)
 
     def rescale_value_head(self, scale: Tensor, shift: Tensor) -> None:
-        """Replace V by scale * V + shift, exactly: what PopArt does when its statistics move."""
+        """Replace V by scale * V + shift, exactly."""
         self._value_head.weight.mul_(scale)
         self._value_head.bias.mul_(scale).add_(shift)
 
-    def judgement_of_heads(self, outputs: Sequence[Tensor]) -> tuple[Distribution, Tensor]:
-        """pi and V from a shared net: policy heads, value, a free log-std if there is one."""
-        n = self._num_policy_heads
-        return self._family((*outputs[:n], *outputs[n + 1 :])), outputs[n].squeeze(-1)
+    def _critic_columns(self, obs: Tensor) -> Tensor:
+        return obs[..., -self._privileged :] if self._privileged else obs
 
 
 def _heads(net: nn.Module) -> list[nn.Module]:
@@ -134,3 +148,87 @@ def _heads(net: nn.Module) -> list[nn.Module]:
         fix = f"{type(net).__name__} gives Q values and cannot be a policy. Use MLPNet or ConvNet."
         raise SpecError([Problem("agent.net.type", fix)])
     return list(tails) if isinstance(tails, nn.ModuleList) else [tails]
+
+
+class Critic:
+    """V(s) of a rollout's steps and of their true successors, in reward units.
+
+    With `normalize`, the head predicts targets with running mean and std removed. When those move,
+    the head is rescaled so that no prediction changes (PopArt, van Hasselt et al. 2016).
+    Predictions are never clamped: that would silently end learning for values beyond the clamp.
+    """
+
+    def __init__(self, nets: ActorCriticNets, device: torch.device, *, normalize: bool) -> None:
+        self._nets = nets
+        self._moments = RunningMoments((), device) if normalize else None
+        self._identity = torch.zeros((), device=device), torch.ones((), device=device)
+
+    @torch.no_grad()
+    def values(
+        self, state: State, rollout: Rollout, value: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(V of each step [T, B], V of each step's true successor [T, B]).
+
+        `value` [(T+1) * B] are those of `rollout.obs`, if they are known already.
+        """
+        if value is None:
+            value = self.value(state, rollout.obs.flatten(0, 1))
+        return with_successors(value, self.final_values(state, rollout), rollout.truncated)
+
+    def value(self, state: State, obs: Tensor) -> Tensor:
+        return self.to_reward_units(self._nets.value(state, obs))
+
+    @torch.no_grad()
+    def final_values(self, state: State, rollout: Rollout) -> Tensor:
+        """V of the true successors of truncated steps, [T, B]; zero at all others."""
+        values = torch.zeros_like(rollout.reward)
+        if len(rollout.final_index):
+            values.view(-1)[rollout.final_index] = self.value(state, rollout.final_obs)
+        return values
+
+    def units(self) -> tuple[Tensor, Tensor]:
+        """(mean, std) of the head's units: a value is std * output + mean."""
+        return self._identity if self._moments is None else self._mean_std()
+
+    def to_head_units(self, *values: Tensor) -> tuple[Tensor, ...]:
+        if self._moments is None:
+            return values
+        mean, std = self._mean_std()
+        return tuple((value - mean) / std for value in values)
+
+    def to_reward_units(self, output: Tensor) -> Tensor:
+        if self._moments is None:
+            return output
+        mean, std = self._mean_std()
+        return output * std + mean
+
+    @torch.no_grad()
+    def observe_targets(self, targets: Tensor) -> None:
+        """Update the statistics by new targets, keeping every prediction what it was."""
+        if self._moments is None:
+            return
+        old_mean, old_std = self._mean_std()
+        self._moments.update(targets.reshape(-1))
+        mean, std = self._mean_std()
+        self._nets.rescale_value_head(old_std / std, (old_mean - mean) / std)
+
+    def state_dict(self) -> State:
+        return {} if self._moments is None else self._moments.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        if self._moments is not None:
+            self._moments.load_state_dict(state)
+
+    def _mean_std(self) -> tuple[Tensor, Tensor]:
+        assert self._moments is not None
+        std = (self._moments.var + 1e-8).sqrt().clamp_min(1e-4)
+        return self._moments.mean.float(), std.float()
+
+
+def with_successors(value: Tensor, final_value: Tensor, truncated: Tensor) -> tuple[Tensor, Tensor]:
+    """Values of T + 1 rows of steps -> (those of the T steps, those of their true successors).
+
+    The row after a truncated step begins another episode, so `final_value` stands in for it.
+    """
+    rows = value.view(-1, truncated.shape[1])
+    return rows[:-1], torch.where(truncated, final_value, rows[1:])

@@ -289,7 +289,7 @@ def _mean_magnitude(mean: Tensor, variance: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Family:
+class ActionDistribution:
     """The distribution of an action space: the heads it needs, and how its actions reach an env."""
 
     pdtype: str
@@ -372,9 +372,9 @@ _PDTYPES = {
 }
 
 
-def make_family(spaces: Spaces, pdtype: str | None) -> Family:
+def make_action_distribution(spaces: Spaces, pdtype: str | None) -> ActionDistribution:
     if pdtype in (None, "default"):
-        return Family(_DEFAULT_PDTYPE[spaces.action_type], spaces)
+        return ActionDistribution(_DEFAULT_PDTYPE[spaces.action_type], spaces)
     allowed = _PDTYPES[spaces.action_type]
     if pdtype not in allowed:
         options = " or ".join(("default", *allowed))
@@ -383,53 +383,4 @@ def make_family(spaces: Spaces, pdtype: str | None) -> Family:
             fault = "is for Q values: a policy over discrete actions must be able to choose"
         fix = f"{pdtype} {fault}. Use {options}."
         raise SpecError([Problem("agent.algorithm.action_pdtype", fix)])
-    return Family(pdtype, spaces)
-
-
-class Noise:
-    """Blocks of seeded noise, so that acting costs one slice per step and no generator call."""
-
-    BLOCK_STEPS = 256
-    BLOCK_NUMBERS = 2**20  # with thousands of envs a block is cut shorter
-
-    def __init__(
-        self,
-        kind: NoiseKind,
-        shape: tuple[int, ...],
-        seed: int,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self._kind = kind
-        self._device = device
-        steps = min(self.BLOCK_STEPS, self.BLOCK_NUMBERS // math.prod(shape))
-        self._shape = (max(1, steps), *shape)
-        self._generator = torch.Generator().manual_seed(seed)
-        self._start = self._generator.get_state()
-        self._next = 0
-        self._rows = self._draw()
-
-    def __call__(self) -> Tensor:
-        if self._next == len(self._rows):
-            self._start = self._generator.get_state()
-            self._rows = self._draw()
-            self._next = 0
-        self._next += 1
-        return self._rows[self._next - 1]
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """The generator as it was before the current block, and how much of the block is spent."""
-        return {"generator": self._start.clone(), "next": torch.tensor(self._next)}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self._generator.set_state(state["generator"])
-        self._start = state["generator"].clone()
-        self._rows = self._draw()
-        self._next = int(state["next"])
-
-    def _draw(self) -> Sequence[Tensor]:
-        # Drawn on the CPU whatever the device, so that one seed means one stream everywhere.
-        draw = torch.randn if self._kind == "normal" else torch.rand
-        noise = draw(self._shape, generator=self._generator)
-        if self._kind == "gumbel":
-            noise = -(-noise.clamp_min(torch.finfo(torch.float32).tiny).log()).log()
-        return noise.to(self._device).unbind(0)
+    return ActionDistribution(pdtype, spaces)

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slm_lab.agent.algorithm.exploration import QActor
+from slm_lab.agent.algorithm.actor import Actor, QExploration
 from slm_lab.agent.algorithm.loss import make_row_loss
-from slm_lab.agent.algorithm.minibatch import minibatches
+from slm_lab.agent.algorithm.q_nets import TargetUpdate
 from slm_lab.agent.algorithm.schedule import LearningRates
-from slm_lab.agent.algorithm.sequence import from_rows, sequence_length
-from slm_lab.agent.algorithm.setup import Setup
-from slm_lab.agent.algorithm.target_net import TargetUpdate
-from slm_lab.agent.learning.divergence import check_finite
-from slm_lab.agent.learning.learner import Learner, State, Trainable, gradients
-from slm_lab.agent.learning.seeds import initialising
+from slm_lab.agent.algorithm.setup import Setup, initialising
+from slm_lab.agent.learning.learner import (
+    Learner,
+    NetState,
+    State,
+    check_finite,
+    gradients,
+    minibatches,
+)
 from slm_lab.agent.net.make import make_net
 from slm_lab.types import Metrics, ReplayBatch
 
@@ -55,11 +58,7 @@ class DQN:
             q_net = make_net(net, setup.spaces.obs_shape, setup.spaces.action_sizes).to(
                 setup.device
             )
-        self._q = Trainable("net", q_net, net)
-        self._seq_len = sequence_length(net)
-        # After several rewards successors are no longer one sequence: they skip and repeat steps.
-        # Each is read alone then, from the recurrent state stored with it.
-        self._next_seq_len = self._seq_len if spec.n_step == 1 else None
+        self._q = NetState("net", q_net, net)
         self.modules = {"net": self._q.net}
         state = self._q.initial_state() | {"td_error": torch.zeros(batch_size, device=setup.device)}
         if self._has_target:
@@ -73,7 +72,8 @@ class DQN:
         self._latest_steps = 0  # gradient steps of the latest update
         self.learner = Learner(state, self._step, compile=setup.compile)
         self._rates = LearningRates({"net": net}, max(spec.training_frequency, setup.num_envs))
-        self.act = QActor(spec, self._q, state, setup)
+        self._exploration = QExploration(spec, setup)
+        self.act = Actor(self._q, self._exploration, state, setup)
 
     def to_env(self, action: Tensor) -> Tensor:
         return action
@@ -98,7 +98,7 @@ class DQN:
         self._rates.advance(frame, len(td_errors) // self._spec.training_iter)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         values = dict(metrics) | {
-            "explore_var": self.act.explore_var(frame),
+            "explore_var": self._exploration.explore_var(frame),
             "lr": lr,
         }
         td_error = torch.cat(td_errors) if len(td_errors) > 1 else td_errors[0]
@@ -142,7 +142,11 @@ class DQN:
         discount: Tensor,
         weight: Tensor,
     ) -> tuple[State, dict[str, Tensor]]:
-        obs, next_obs = from_rows(obs, self._seq_len), from_rows(next_obs, self._next_seq_len)
+        obs = self._q.in_sequences(obs)
+        if self._spec.n_step == 1:
+            # After several rewards successors skip and repeat steps, so they are no sequences: each
+            # is read alone, from the recurrent state stored with it.
+            next_obs = self._q.in_sequences(next_obs)
         target = self._td_target(state, reward, next_obs, discount)
 
         def loss(state: State) -> tuple[Tensor, dict[str, Tensor]]:
@@ -152,7 +156,7 @@ class DQN:
             return loss, {"q_value": q_value.mean(), "td_error_rows": target - q_value}
 
         grads, metrics = gradients(loss, state, ["net"])
-        changes, norm = self._q.descend(state, grads["net"])
+        changes, norm = self._q.optimizer_step(state, grads["net"])
         changes["td_error"] = metrics.pop("td_error_rows")
         changes |= self._target_update.moved(state | changes, self._targets)
         return changes, metrics | {"grad_norm": norm}

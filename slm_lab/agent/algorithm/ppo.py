@@ -2,30 +2,27 @@
 
 Deviations: advantages are normalised per minibatch; the log-ratio is clamped to +-20, far outside
 the clip range, so that a wild step cannot overflow; values are in reward units for GAE even when
-the head is trained on normalised targets (critic.py).
+the head is trained on normalised targets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from slm_lab.agent.algorithm.acting import PolicyActor, Recall
-from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets
-from slm_lab.agent.algorithm.critic import Critic
-from slm_lab.agent.algorithm.distribution import Distribution, make_family
+from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
+from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets, Critic
+from slm_lab.agent.algorithm.distribution import Distribution, make_action_distribution
 from slm_lab.agent.algorithm.loss import make_loss
-from slm_lab.agent.algorithm.returns import gae, standardize
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
-from slm_lab.agent.algorithm.sequence import from_rows, shuffled_minibatches
-from slm_lab.agent.algorithm.setup import Setup
-from slm_lab.agent.learning.divergence import check_finite
-from slm_lab.agent.learning.learner import Learner, State, Update, descent
+from slm_lab.agent.algorithm.setup import Setup, initialising
+from slm_lab.agent.learning.learner import Learner, State, Update, check_finite, gradient_update
 from slm_lab.agent.learning.parallel_learners import ParallelLearners
-from slm_lab.agent.learning.seeds import initialising
+from slm_lab.agent.learning.returns import gae, standardize
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:
@@ -58,8 +55,8 @@ def symlog(x: Tensor) -> Tensor:
     return x.sign() * x.abs().log1p()
 
 
-# What a CPU's caches hold of a convolutional net's activations at once: forward passes over 2,064
-# Atari frames took 484 us a frame in one go, 299 in chunks of 64 (one core).
+# Images whose activations fit a CPU's caches: forward passes over 2,064 Atari frames took 484 us a
+# frame in one go, 299 in chunks of 64 (one core).
 CACHED_IMAGES = 64
 
 
@@ -73,8 +70,11 @@ class FlatRollout(NamedTuple):
     target: Tensor
     old_value: Tensor
 
-    def at(self, index: Tensor) -> FlatRollout:
-        return FlatRollout(*(column[index] for column in self))
+    @classmethod
+    def selected(cls, rows_and_index: tuple[Tensor, ...]) -> FlatRollout:
+        """The minibatch that the last tensor, an index of rows, selects from the others."""
+        *rows, index = rows_and_index
+        return cls(*(column[index] for column in rows))
 
 
 class PPO:
@@ -90,46 +90,48 @@ class PPO:
     ) -> None:
         self._spec = spec
         self._minibatch_size = minibatch_size
-        self._family = make_family(setup.spaces, spec.action_pdtype)
+        distribution = make_action_distribution(setup.spaces, spec.action_pdtype)
         with initialising(setup.seeds.net):
-            self.nets = ActorCriticNets(self._family, actor, critic, setup.device)
+            self.nets = ActorCriticNets(distribution, actor, critic, setup.device)
         self.modules = self.nets.modules
+        self.to_env = distribution.to_env
         self._value_loss = make_loss(critic.loss_spec)
         self.critic = Critic(self.nets, setup.device, normalize=spec.normalize_v_targets)
         state = self.nets.initial_state() | {
             "clip_eps": torch.zeros((), device=setup.device),
             "entropy_coef": torch.zeros((), device=setup.device),
-            "advantage_range": torch.zeros(
-                2, device=setup.device
-            ),  # running 5th and 95th percentile
+            # Running 5th and 95th percentile.
+            "advantage_range": torch.zeros(2, device=setup.device),
         }
         self.learner = self._make_learner(state, setup)
         self._rates = LearningRates(self.nets.specs, spec.time_horizon * setup.num_envs)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
-        policy_net = self.nets.trainables[0]
         spaces = setup.spaces
-        self._recall = None
-        if self.nets.shared and spaces.is_image and spaces.action_type == "discrete":
-            judgement = self.nets.judgement_of_heads
-            self._recall = Recall(judgement, spec.time_horizon, setup.num_envs, setup.device)
-        self.act = PolicyActor(
-            self._family, policy_net, self.nets.policy_of_heads, state, setup, self._recall
+        evaluates = self.nets.shared and spaces.is_image and spaces.action_type == "discrete"
+        choice = SampledPolicy(
+            distribution,
+            self.nets.policy_of_heads,
+            self.nets.policy_and_value if evaluates else None,
         )
+        self.act = Actor(self.nets.net_states[0], choice, state, setup)
 
-    def to_env(self, action: Tensor) -> Tensor:
-        return self._family.to_env(action)
+    @property
+    def evaluated(self) -> Sequence[Tensor]:
+        """(log-probs, values) of the actions explored last, where acting gives them; or ()."""
+        if not self.act.evaluated:
+            return ()
+        log_prob, output = self.act.evaluated
+        return log_prob, self.critic.to_reward_units(output)
 
     def update(self, rollout: Rollout, frame: int) -> Metrics:
         spec = self._spec
-        clip_eps = scheduled_value(spec.clip_eps_spec, frame)
-        entropy_coef = scheduled_value(spec.entropy_coef_spec, frame)
-        self.learner.set_coefficients(
-            clip_eps=clip_eps, entropy_coef=entropy_coef, **self._rates.values(frame)
-        )
-        if rollout.log_prob is None:
-            rollout = self.evaluate(rollout)
+        coefficients = {
+            "clip_eps": scheduled_value(spec.clip_eps_spec, frame),
+            "entropy_coef": scheduled_value(spec.entropy_coef_spec, frame),
+        }
+        self.learner.set_coefficients(**coefficients, **self._rates.values(frame))
+        rollout = self.evaluate(rollout)
         rows = self._rows(rollout)
-        length, envs = rollout.reward.shape
         steps = 0
         for epoch in range(spec.training_epoch):
             if epoch and spec.recompute_advantages:
@@ -137,8 +139,7 @@ class PPO:
                 rollout = replace(rollout, value=value, next_value=next_value)
                 rows = FlatRollout(*rows[:3], *self._advantages(rollout))
             minibatches = shuffled_minibatches(
-                length,
-                envs,
+                *rollout.reward.shape,
                 self._minibatch_size,
                 self.nets.seq_len,
                 self._generator,
@@ -149,41 +150,54 @@ class PPO:
         lr = self._rates.mean(frame)
         self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
-        values = dict(metrics) | {
-            "clip_eps": clip_eps,
-            "entropy_coef": entropy_coef,
-            "lr": lr,
-        }
-        return Metrics(values, opt_steps=steps * len(self.nets.trainables))
+        opt_steps = steps * len(self.nets.net_states)
+        return Metrics({**metrics, **coefficients, "lr": lr}, opt_steps=opt_steps)
 
     @torch.no_grad()
     def evaluate(self, rollout: Rollout) -> Rollout:
-        """The rollout with log-probs and values of the present nets: those that acted in it."""
-        log_prob, predicted = self._log_probs_and_values(rollout)
-        value, next_value = self.critic.values(self.learner.state, rollout, predicted)
+        """Fill in log-probs, values and those of successors, by the nets that acted.
+
+        They have not moved since, so that all steps are computed in one pass; where acting gave the
+        log-probs and values, only the states after the last step are new.
+        """
+        if rollout.next_value is not None:
+            return rollout
+        state, last = self.learner.state, rollout.obs[-1]
+        obs, action = rollout.obs.flatten(0, 1), rollout.action.flatten(0, 1)
+        log_prob, value = rollout.log_prob, None
+        if log_prob is not None and rollout.value is not None:
+            value = torch.cat([rollout.value.flatten(), self.critic.value(state, last)])
+        elif self.nets.shared:
+            # One pass gives both. The last states were not acted on: any action will do there.
+            log_prob, output = self._shared_pass(obs, torch.cat([action, rollout.action[-1]]))
+            log_prob, value = log_prob[: len(action)], self.critic.to_reward_units(output)
+        else:
+            log_prob = self.nets.policy(state, obs[: len(action)]).log_prob(action)
+        value, next_value = self.critic.values(state, rollout, value)
         log_prob = log_prob.view_as(rollout.reward)
         return replace(rollout, log_prob=log_prob, value=value, next_value=next_value)
 
     def loss(self, state: State, *rows_and_index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Policy, value and entropy terms on the rows that the index selects."""
-        rows = self._minibatch(rows_and_index)
-        policy, value = self.nets(state, from_rows(rows.obs, self.nets.seq_len), training=True)
-        policy_loss, of_policy = self._policy_terms(policy, rows, state)
-        value_loss, of_value = self._value_term(value, rows, state)
-        return policy_loss + value_loss, of_policy | of_value
+        rows = FlatRollout.selected(rows_and_index)
+        obs = self.nets.net_states[0].in_sequences(rows.obs)
+        policy, value = self.nets(state, obs, training=True)
+        policy_loss, policy_metrics = self._policy_terms(policy, rows, state)
+        value_loss, value_metrics = self._value_term(value, rows, state)
+        return policy_loss + value_loss, policy_metrics | value_metrics
 
     def policy_loss(
         self, state: State, *rows_and_index: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What of the loss moves a policy net of its own."""
-        rows = self._minibatch(rows_and_index)
-        obs = from_rows(rows.obs, self.nets.seq_len)
+        """Policy part of the loss, for separate actor and critic nets."""
+        rows = FlatRollout.selected(rows_and_index)
+        obs = self.nets.net_states[0].in_sequences(rows.obs)
         return self._policy_terms(self.nets.policy(state, obs, training=True), rows, state)
 
     def value_loss(self, state: State, *rows_and_index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """What of the loss moves a critic of its own."""
-        rows = self._minibatch(rows_and_index)
-        obs = from_rows(rows.obs, self.nets.seq_len)
+        """Value part of the loss, for separate actor and critic nets."""
+        rows = FlatRollout.selected(rows_and_index)
+        obs = self.nets.net_states[0].in_sequences(rows.obs)
         return self._value_term(self.nets.value(state, obs, training=True), rows, state)
 
     def state_dict(self) -> dict[str, Any]:
@@ -213,75 +227,50 @@ class PPO:
         value, next_value = rollout.value, rollout.next_value
         assert value is not None
         assert next_value is not None
-        advantage = gae(
-            rollout.reward,
-            value,
-            next_value,
-            rollout.terminated,
-            rollout.truncated,
-            self._spec.gamma,
-            self._spec.lam,
-        )
+        ends = rollout.terminated, rollout.truncated
+        spec = self._spec
+        advantage = gae(rollout.reward, value, next_value, *ends, spec.gamma, spec.lam)
         target = advantage + value
         self.critic.observe_targets(target)
         target, value = self.critic.to_head_units(target, value)
         return advantage.flatten(), target.flatten(), value.flatten()
 
-    def _log_probs_and_values(self, rollout: Rollout) -> tuple[Tensor, Tensor | None]:
-        """log pi(a|s) [T * B], and the value head's outputs for all T + 1 rows if they come along.
-
-        The policy has not moved since it acted, so all of them can be computed at once.
-        """
-        obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
-        state = self.learner.state
-        if not self.nets.shared:
-            return self.nets.policy(state, obs).log_prob(action), None
-        if self._recall is not None and (recalled := self._recall.take(rollout.action)):
-            log_prob, value = (column.flatten() for column in recalled)
-            return log_prob, torch.cat([value, self.nets.value(state, rollout.obs[-1])])
-        # One pass of a shared net gives the values too. Its last row was not acted on: any action
-        # will do there.
-        seen, acted = rollout.obs.flatten(0, 1), torch.cat([action, rollout.action[-1]])
-        size = CACHED_IMAGES if seen.dim() == 4 and seen.device.type == "cpu" else len(seen)
+    def _shared_pass(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """(log-probs of the actions, outputs of the value head) of a shared net."""
+        size = CACHED_IMAGES if obs.dim() == 4 and obs.device.type == "cpu" else len(obs)
+        chunks = zip(torch.split(obs, size), torch.split(action, size), strict=True)
         passes = [
-            (policy.log_prob(chosen), value)
-            for images, chosen in zip(
-                torch.split(seen, size), torch.split(acted, size), strict=True
-            )
-            for policy, value in [self.nets(state, images)]
+            (policy.log_prob(actions), value)
+            for rows, actions in chunks
+            for policy, value in [self.nets(self.learner.state, rows)]
         ]
-        log_prob, predicted = (torch.cat(column) for column in zip(*passes, strict=True))
-        return log_prob[: len(action)], predicted
+        log_prob, value = (torch.cat(column) for column in zip(*passes, strict=True))
+        return log_prob, value
 
     def _make_learner(self, state: State, setup: Setup) -> Learner | ParallelLearners:
         """One for all, or one for each of two nets of like size when there is a thread for each."""
-        trainables = self.nets.trainables
+        nets = self.nets.net_states
         if setup.threads == 1 or setup.device.type != "cpu" or not self.nets.are_alike:
-            update = self._tracking_range(descent(trainables, self.loss))
+            update = self._tracking_range(gradient_update(nets, self.loss))
             return Learner(state, update, compile=setup.compile)
-        policy, critic = trainables
-        of_policy = self._tracking_range(descent([policy], self.policy_loss))
-        of_critic = descent([critic], self.value_loss)
-        learners = [Learner(state, u, compile=setup.compile) for u in (of_policy, of_critic)]
+        policy_update = self._tracking_range(gradient_update(nets[:1], self.policy_loss))
+        updates = policy_update, gradient_update(nets[1:], self.value_loss)
+        learners = [Learner(state, update, compile=setup.compile) for update in updates]
         return ParallelLearners(learners, setup.threads)
 
-    def _tracking_range(self, descend: Update) -> Update:
+    def _tracking_range(self, policy_update: Update) -> Update:
         """The update of a policy, after that of the percentiles its advantages are scaled by."""
         if self._spec.normalize_advantages != "percentile":
-            return descend
+            return policy_update
 
         def update(state: State, *rows_and_index: Tensor) -> tuple[State, dict[str, Tensor]]:
-            advantage = self._minibatch(rows_and_index).advantage
+            advantage = FlatRollout.selected(rows_and_index).advantage
             percentiles = torch.quantile(advantage, advantage.new_tensor([0.05, 0.95]))
             moved = {"advantage_range": state["advantage_range"].lerp(percentiles, 0.01)}
-            changes, metrics = descend(state | moved, *rows_and_index)
+            changes, metrics = policy_update(state | moved, *rows_and_index)
             return changes | moved, metrics
 
         return update
-
-    def _minibatch(self, rows_and_index: tuple[Tensor, ...]) -> FlatRollout:
-        *rows, index = rows_and_index
-        return FlatRollout(*rows).at(index)
 
     def _policy_terms(
         self, policy: Distribution, rows: FlatRollout, state: State
@@ -316,3 +305,29 @@ class PPO:
             # Only large spreads are scaled down: small, noisy advantages are not blown up.
             return advantage / (low_high[1] - low_high[0]).clamp_min(1.0)
         return advantage
+
+
+def shuffled_minibatches(
+    steps: int,
+    envs: int,
+    size: int,
+    seq_len: int | None,
+    generator: torch.Generator,
+    device: torch.device | str = "cpu",
+) -> tuple[Tensor, ...]:
+    """Row indices t * B + b of a rollout, in minibatches of `size`, without replacement.
+
+    With sequences, whole ones are drawn: a minibatch is [L, size / L] flattened.
+    """
+    length = seq_len or 1
+    sequences = steps // length * envs
+    # Drawn on the CPU, so that one seed means one order everywhere; one copy for all minibatches.
+    order = torch.randperm(sequences, generator=generator).to(device)
+    # A remainder of a few rows would take a step as large as the others, so it is left out.
+    per_batch = size // length
+    order = order[: sequences - sequences % per_batch]
+    if seq_len is None:
+        return torch.split(order, size)
+    first = order // envs * (length * envs) + order % envs
+    time = torch.arange(length, device=device).unsqueeze(1) * envs
+    return tuple((time + start).flatten() for start in torch.split(first, per_batch))

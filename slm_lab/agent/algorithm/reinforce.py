@@ -13,17 +13,21 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.a2c import policy_gradient_loss
-from slm_lab.agent.algorithm.acting import PolicyActor
+from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
 from slm_lab.agent.algorithm.actor_critic_nets import make_policy_net
-from slm_lab.agent.algorithm.distribution import Distribution, make_family
-from slm_lab.agent.algorithm.returns import discounted_returns, standardize
+from slm_lab.agent.algorithm.distribution import make_action_distribution
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
-from slm_lab.agent.algorithm.sequence import from_rollout, sequence_length
-from slm_lab.agent.algorithm.setup import Setup
-from slm_lab.agent.learning.divergence import check_finite
-from slm_lab.agent.learning.learner import Learner, State, Trainable, acting_weights, descent
+from slm_lab.agent.algorithm.setup import Setup, initialising
+from slm_lab.agent.learning.learner import (
+    Learner,
+    NetState,
+    State,
+    acting_weights,
+    check_finite,
+    gradient_update,
+)
 from slm_lab.agent.learning.moments import RunningMoments
-from slm_lab.agent.learning.seeds import initialising
+from slm_lab.agent.learning.returns import discounted_returns, standardize
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:
@@ -35,23 +39,20 @@ class Reinforce:
 
     def __init__(self, spec: ReinforceSpec, net: NetSpec, setup: Setup) -> None:
         self._spec = spec
-        self._family = make_family(setup.spaces, spec.action_pdtype)
+        self._action_distribution = make_action_distribution(setup.spaces, spec.action_pdtype)
         with initialising(setup.seeds.net):
-            policy_net = make_policy_net(self._family, net).to(setup.device)
-        self._net = Trainable("net", policy_net, net)
-        self._seq_len = sequence_length(net)
+            policy_net = make_policy_net(self._action_distribution, net).to(setup.device)
+        self._net = NetState("net", policy_net, net)
         self.modules = {"net": self._net.net}
         state = self._net.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
         if setup.distributed:
             state |= acting_weights([self._net], state)
-        update = descent([self._net], self.loss, at_acting_weights=setup.distributed)
+        update = gradient_update([self._net], self.loss, at_acting_weights=setup.distributed)
         self.learner = Learner(state, update, compile=setup.compile)
         self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
         self._returns_seen = RunningMoments((), setup.device)
-        self.act = PolicyActor(self._family, self._net, self._family, state, setup)
-
-    def to_env(self, action: Tensor) -> Tensor:
-        return self._family.to_env(action)
+        self.to_env = self._action_distribution.to_env
+        self.act = Actor(self._net, SampledPolicy(self._action_distribution), state, setup)
 
     def evaluate(self, rollout: Rollout) -> Rollout:
         """Keep the present weights: those that acted in the rollout."""
@@ -61,7 +62,7 @@ class Reinforce:
     def update(self, rollout: Rollout, frame: int) -> Metrics:
         entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)
         self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values(frame))
-        obs = from_rollout(rollout.obs[:-1], self._seq_len)
+        obs = self._net.time_major(rollout.obs[:-1])
         self.learner.step(obs, rollout.action.flatten(0, 1), self._advantage(rollout))
         lr = self._rates.mean(frame)
         self._rates.advance(frame)
@@ -71,7 +72,7 @@ class Reinforce:
     def loss(
         self, state: State, obs: Tensor, action: Tensor, advantage: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        policy = self._family(self._net(state, obs, training=True))
+        policy = self._action_distribution(self._net(state, obs, training=True))
         entropy = policy.entropy().mean()
         policy_loss = self._spec.policy_loss_coef * policy_gradient_loss(
             policy.log_prob(action), advantage
@@ -94,9 +95,6 @@ class Reinforce:
         self._returns_seen.load_state_dict(state["returns"])
         self.act.load_state_dict(state["act"])
         self._rates.load_state_dict(state["rates"])
-
-    def _policy(self, state: State, obs: Tensor) -> Distribution:
-        return self._family(self._net(state, obs))
 
     def _advantage(self, rollout: Rollout) -> Tensor:
         unknown_tail = self._returns_seen.mean.float().expand_as(rollout.reward)

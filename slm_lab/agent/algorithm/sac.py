@@ -9,25 +9,31 @@ can be annealed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.algorithm.acting import numpy_way
+from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
 from slm_lab.agent.algorithm.actor_critic_nets import make_policy_net
-from slm_lab.agent.algorithm.distribution import Categorical, Noise, TanhNormal, make_family
+from slm_lab.agent.algorithm.distribution import (
+    Categorical,
+    TanhNormal,
+    make_action_distribution,
+)
 from slm_lab.agent.algorithm.loss import make_row_loss
-from slm_lab.agent.algorithm.minibatch import minibatches
 from slm_lab.agent.algorithm.ppo import symlog
+from slm_lab.agent.algorithm.q_nets import TargetUpdate, make_twin
 from slm_lab.agent.algorithm.schedule import LearningRate, LearningRates
-from slm_lab.agent.algorithm.setup import Setup
-from slm_lab.agent.algorithm.twin_critic import make_target_update, make_twin
-from slm_lab.agent.learning.compiler import Compiled
-from slm_lab.agent.learning.divergence import check_finite
-from slm_lab.agent.learning.learner import Learner, State, Trainable, gradients
-from slm_lab.agent.learning.seeds import initialising
+from slm_lab.agent.algorithm.setup import Setup, initialising
+from slm_lab.agent.learning.learner import (
+    Learner,
+    NetState,
+    State,
+    check_finite,
+    gradients,
+    minibatches,
+)
 from slm_lab.types import Metrics, ReplayBatch
 
 if TYPE_CHECKING:
@@ -89,12 +95,14 @@ class SoftActorCritic:
         self._spec = spec
         self._batch_size = batch_size
         self._is_discrete = not setup.spaces.is_continuous
-        self._family = make_family(setup.spaces, None if self._is_discrete else "NormalTanh")
+        self._action_distribution = make_action_distribution(
+            setup.spaces, None if self._is_discrete else "NormalTanh"
+        )
         given = spec.training_start_step
         self._random_frames = max(1000, batch_size) if given is None else given
         with initialising(setup.seeds.net):
-            self._actor = Trainable(
-                "net", make_policy_net(self._family, actor).to(setup.device), actor
+            self._actor = NetState(
+                "net", make_policy_net(self._action_distribution, actor).to(setup.device), actor
             )
             self._critics = make_twin(
                 critic,
@@ -102,11 +110,11 @@ class SoftActorCritic:
                 crossed=spec.name == "CrossQ",
                 spectral_norm=spec.spectral_norm,
             )
-        self._alpha = Trainable(
+        self._alpha = NetState(
             "log_alpha", LogAlpha(spec.init_alpha).to(setup.device), _unclipped(actor)
         )
-        nets = [self._actor, *self._critics.trainables]
-        self.modules = {trainable.name: trainable.net for trainable in (*nets, self._alpha)}
+        nets = [self._actor, *self._critics.net_states]
+        self.modules = {net_state.name: net_state.net for net_state in (*nets, self._alpha)}
         state = {k: v for t in (*nets, self._alpha) for k, v in t.initial_state().items()}
         state |= {target: state[online].clone() for target, online in self._critics.targets.items()}
         scalars = ("target_entropy", "fixed_alpha", "entropy_ema")
@@ -115,7 +123,7 @@ class SoftActorCritic:
             # The penalty holds entropy near its past: a fresh policy is near uniform, not certain.
             state["entropy_ema"].fill_(math.log(setup.spaces.action_sizes[0]))
         state["td_error"] = torch.zeros(batch_size, device=setup.device)
-        self._target_update = make_target_update(critic)
+        self._target_update = TargetUpdate(critic, env_steps_per_gradient_step=1.0)
         self._row_loss = make_row_loss(critic.loss_spec)
         # Two graphs over one state: with a policy delay most updates move the critics alone.
         self.learner = Learner(state, self._full_step, compile=setup.compile)
@@ -129,33 +137,16 @@ class SoftActorCritic:
         dim = setup.spaces.action_sizes[0]
         self._action_dim = dim
         self._setup = setup
-        shape = (setup.num_envs, dim)
-        self._noise = Noise(self._family.noise_kind, shape, setup.seeds.act, setup.device)
         self._random = torch.Generator().manual_seed(setup.seeds.act + 1)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
-        own = self._actor.own_entries(state)
-        self._act_keys, self._act_tensors = list(own), tuple(own.values())
-        self._numpy = numpy_way(self._actor.net, setup)
-        mode = setup.compile_act if self._numpy is None else None
-        self._native_act = Compiled(self._pure_act, mode=mode, fixed=1 + len(own)) if mode else None
+        choice = SampledPolicy(self._action_distribution, squashed=not self._is_discrete)
+        self._act = Actor(self._actor, choice, state, setup)
 
     def act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
         """Actions as the env takes them: squashed to [-1, 1], or class indices."""
         if explore and frame < self._random_frames:
             return self._uniform(obs.shape[0])
-        if explore and self._native_act is not None:
-            return self._native_act(self._noise(), *self._act_tensors, obs)[0]
-        if explore:
-            action = self._family(self._heads(obs)).sample(self._noise())
-        else:  # in torch alone, whatever the net: see Agent.policy
-            action = self._family(self._actor.net(obs)).mode()
-        return action if self._is_discrete else action.tanh()
-
-    def _heads(self, obs: Tensor) -> Sequence[Tensor]:
-        if self._numpy is None:
-            heads: tuple[Tensor, ...] = self._actor.net(obs)
-            return heads
-        return [torch.from_numpy(head) for head in self._numpy(obs.numpy())]
+        return self._act(obs, explore=explore)
 
     def to_env(self, action: Tensor) -> Tensor:
         return action
@@ -220,7 +211,7 @@ class SoftActorCritic:
         state = self.learner.state
         return {
             f"target_{q.name}": q.named_parameters(state[f"target_{q.name}"])
-            for q in self._critics.trainables
+            for q in self._critics.net_states
             if f"target_{q.name}" in self._critics.targets
         }
 
@@ -232,7 +223,7 @@ class SoftActorCritic:
     def state_dict(self) -> dict[str, Any]:
         return {
             "learner": self.learner.state_dict(),
-            "act": self._noise.state_dict(),
+            "act": self._act.state_dict(),
             "rates": self._rates.state_dict(),
             "target_update": self._target_update.state_dict(),
             "alpha_rate": self._alpha_rate.state_dict(),
@@ -243,7 +234,7 @@ class SoftActorCritic:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.learner.load_state_dict(state["learner"])
-        self._noise.load_state_dict(state["act"])
+        self._act.load_state_dict(state["act"])
         self._rates.load_state_dict(state["rates"])
         self._target_update.load_state_dict(state["target_update"])
         self._alpha_rate.load_state_dict(state["alpha_rate"])
@@ -278,7 +269,7 @@ class SoftActorCritic:
 
         def loss(state: State) -> tuple[Tensor, Values]:
             if isinstance(policy, Categorical):
-                now, later = self._critics.both_sides(state, obs, None, next_obs, None)
+                now, later = self._critics.current_and_target_q(state, obs, None, next_obs, None)
                 target = soft_target_discrete(
                     reward, discount, (later[0] + later[1]) / 2, policy.log_probs(), alpha
                 )
@@ -286,19 +277,21 @@ class SoftActorCritic:
                 q1, q2 = (q.gather(-1, chosen).squeeze(-1) for q in now)
             else:
                 u = policy.sample(next_noise)
-                (q1, q2), later = self._critics.both_sides(state, obs, action, next_obs, u.tanh())
+                (q1, q2), later = self._critics.current_and_target_q(
+                    state, obs, action, next_obs, u.tanh()
+                )
                 next_q = torch.min(*later)
                 target = soft_target(reward, discount, next_q, policy.log_prob(u), alpha)
             rows = self._critic_rows(q1, target) + self._critic_rows(q2, target)
             metrics = {"q_value": q1.mean(), "rows": (target - (q1 + q2) / 2)}
             return (weight * rows).mean(), metrics
 
-        names = [trainable.name for trainable in self._critics.trainables]
+        names = [net_state.name for net_state in self._critics.net_states]
         grads, metrics = gradients(loss, state, names)
         changes: State = {"td_error": metrics.pop("rows")}
         norms = []
-        for trainable in self._critics.trainables:
-            moved, norm = trainable.descend(state, grads[trainable.name])
+        for net_state in self._critics.net_states:
+            moved, norm = net_state.optimizer_step(state, grads[net_state.name])
             changes |= moved
             norms.append(norm)
         return changes, metrics | {"grad_norm": torch.stack(norms).mean()}
@@ -326,7 +319,7 @@ class SoftActorCritic:
         grads, metrics = gradients(loss, state, ["net"])
         metrics.pop("loss")
         entropy = metrics.pop("rows")
-        changes, _ = self._actor.descend(state, grads["net"])
+        changes, _ = self._actor.optimizer_step(state, grads["net"])
         changes["entropy_ema"] = state["entropy_ema"].lerp(entropy.mean(), 0.01)
         return changes, metrics | {"alpha": alpha.clone()}, entropy
 
@@ -338,7 +331,7 @@ class SoftActorCritic:
             return alpha_loss(state["log_alpha"], entropy, state["target_entropy"]), {}
 
         grads, _ = gradients(loss, state, ["log_alpha"])
-        changes, _ = self._alpha.descend(state, grads["log_alpha"])
+        changes, _ = self._alpha.optimizer_step(state, grads["log_alpha"])
         bounds = self._spec.log_alpha_min, self._spec.log_alpha_max
         return changes | {"log_alpha": changes["log_alpha"].clamp(*bounds)}
 
@@ -350,7 +343,7 @@ class SoftActorCritic:
     def _policy(
         self, state: State, obs: Tensor, *, training: bool = False
     ) -> Categorical | TanhNormal:
-        policy = self._family(self._actor(state, obs, training=training))
+        policy = self._action_distribution(self._actor(state, obs, training=training))
         assert isinstance(policy, Categorical | TanhNormal)
         return policy
 
@@ -360,11 +353,6 @@ class SoftActorCritic:
         return state["log_alpha"].exp().squeeze()
 
     # Randomness
-
-    def _pure_act(self, noise: Tensor, *inputs: Tensor) -> tuple[Tensor]:
-        state = dict(zip(self._act_keys, inputs[:-1], strict=True))
-        action = self._policy(state, inputs[-1]).sample(noise)
-        return (action if self._is_discrete else action.tanh(),)
 
     def _uniform(self, count: int) -> Tensor:
         if self._is_discrete:

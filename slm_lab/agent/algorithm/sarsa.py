@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slm_lab.agent.algorithm.exploration import QActor
+from slm_lab.agent.algorithm.actor import Actor, QExploration
 from slm_lab.agent.algorithm.loss import make_row_loss
 from slm_lab.agent.algorithm.schedule import LearningRates
-from slm_lab.agent.algorithm.sequence import from_rollout, sequence_length
-from slm_lab.agent.algorithm.setup import Setup
-from slm_lab.agent.learning.divergence import check_finite
-from slm_lab.agent.learning.learner import Learner, State, Trainable, acting_weights, descent
-from slm_lab.agent.learning.seeds import initialising
+from slm_lab.agent.algorithm.setup import Setup, initialising
+from slm_lab.agent.learning.learner import (
+    Learner,
+    NetState,
+    State,
+    acting_weights,
+    check_finite,
+    gradient_update,
+)
 from slm_lab.agent.net.make import make_net
 from slm_lab.types import Metrics, Rollout
 
@@ -46,17 +50,17 @@ class SARSA:
             q_net = make_net(net, setup.spaces.obs_shape, setup.spaces.action_sizes).to(
                 setup.device
             )
-        self._q = Trainable("net", q_net, net)
-        self._seq_len = sequence_length(net)
+        self._q = NetState("net", q_net, net)
         self.modules = {"net": self._q.net}
         state = self._q.initial_state()
         self._row_loss = make_row_loss(net.loss_spec)
         if setup.distributed:
             state |= acting_weights([self._q], state)
-        update = descent([self._q], self.loss, at_acting_weights=setup.distributed)
+        update = gradient_update([self._q], self.loss, at_acting_weights=setup.distributed)
         self.learner = Learner(state, update, compile=setup.compile)
         self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
-        self.act = QActor(spec, self._q, state, setup)
+        self._exploration = QExploration(spec, setup)
+        self.act = Actor(self._q, self._exploration, state, setup)
 
     def to_env(self, action: Tensor) -> Tensor:
         return action
@@ -75,7 +79,7 @@ class SARSA:
         self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         values = dict(metrics) | {
-            "explore_var": self.act.explore_var(frame),
+            "explore_var": self._exploration.explore_var(frame),
             "lr": lr,
         }
         return Metrics(values, opt_steps=1)
@@ -89,7 +93,7 @@ class SARSA:
         terminated: Tensor,
         truncated: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        q_values = self._q(state, from_rollout(obs, self._seq_len), training=True)[0]
+        q_values = self._q(state, self._q.time_major(obs), training=True)[0]
         q_values = q_values.view(*reward.shape, -1)
         q_value = q_values.gather(-1, action.unsqueeze(-1)).squeeze(-1)
         target, counts = sarsa_target(

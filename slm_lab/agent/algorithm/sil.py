@@ -6,7 +6,7 @@ are imitated: a plain policy-gradient step, without PPO's ratio.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.a2c import ActorCritic
-from slm_lab.agent.algorithm.minibatch import minibatches
 from slm_lab.agent.algorithm.ppo import PPO
 from slm_lab.agent.learning.compiler import CompileMode
-from slm_lab.agent.learning.divergence import check_finite
-from slm_lab.agent.learning.learner import Learner, State, descent
+from slm_lab.agent.learning.learner import (
+    Learner,
+    State,
+    check_finite,
+    gradient_update,
+    minibatches,
+)
 from slm_lab.agent.learning.parallel_learners import ParallelLearners
 from slm_lab.types import ImitationBatch, Metrics, PastBatch
 
@@ -56,10 +60,10 @@ class SelfImitation:
         # The same tensors under the same names, and one more for the advantages of a batch.
         device = base.learner.state["net"].device
         state = base.learner.state | {"advantage": torch.zeros(batch_size, device=device)}
-        descend = descent(base.nets.trainables, self.loss)
+        imitate = gradient_update(base.nets.net_states, self.loss)
 
         def update(state: State, *rows: Tensor) -> tuple[State, dict[str, Tensor]]:
-            changes, metrics = descend(state, *rows)
+            changes, metrics = imitate(state, *rows)
             return changes | {"advantage": metrics.pop("rows")}, metrics
 
         self._imitation = Learner(state, update, compile=compile)
@@ -76,13 +80,18 @@ class SelfImitation:
     def act(self) -> Callable[..., Tensor]:
         return self._base.act
 
-    def to_env(self, action: Tensor) -> Tensor:
-        return self._base.to_env(action)
+    @property
+    def evaluated(self) -> Sequence[Tensor]:
+        return getattr(self._base, "evaluated", ())
+
+    @property
+    def to_env(self) -> Callable[[Tensor], Tensor]:
+        return self._base.to_env
 
     def evaluate(self, batch: ImitationBatch) -> ImitationBatch:
-        """The batch with its rollout judged by the nets that acted in it."""
-        judged: Any = self._base.evaluate(batch.rollout)  # in the form that the base learns from
-        return replace(batch, rollout=judged)
+        """Evaluate the rollout of the batch by the nets that acted in it."""
+        evaluated: Any = self._base.evaluate(batch.rollout)  # in the form that the base learns from
+        return replace(batch, rollout=evaluated)
 
     def update(self, batch: ImitationBatch, frame: int) -> Metrics:
         metrics = self._base.update(batch.rollout, frame)

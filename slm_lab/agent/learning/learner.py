@@ -12,6 +12,7 @@ schedule changes a value and never the graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ Update = Callable[..., tuple[State, dict[str, Tensor]]]
 _ACTING = "acting."  # begins the keys of weights that a worker acted with
 
 
-class Trainable:
+class NetState:
     """A net as a flat vector, and the optimiser that moves it. Its name is its key in the state."""
 
     def __init__(self, name: str, net: nn.Module, spec: NetSpec) -> None:
@@ -47,6 +48,7 @@ class Trainable:
         self._flat = torch.cat([p.detach().reshape(-1) for _, p in named])
         is_matrix = [torch.full((p.numel(),), float(p.dim() > 1)) for _, p in named]
         self._decay_mask = torch.cat(is_matrix).to(self._flat.device)
+        self.seq_len: int | None = getattr(net, "seq_len", None)
         for (_, parameter), view in zip(named, self._views(self._flat), strict=True):
             parameter.data = view
             parameter.requires_grad_(False)
@@ -84,6 +86,14 @@ class Trainable:
         self.net.eval()
         return outputs
 
+    def time_major(self, steps: Tensor) -> Tensor:
+        """Consecutive steps [T, B, ...] as this net reads them: rows, or in time if recurrent."""
+        return steps.flatten(0, 1) if self.seq_len is None else steps
+
+    def in_sequences(self, rows: Tensor) -> Tensor:
+        """Rows [N, ...] as this net reads them; if recurrent they are [L, N / L] flattened."""
+        return rows if self.seq_len is None else rows.view(self.seq_len, -1, *rows.shape[1:])
+
     def own_entries(self, state: Mapping[str, Tensor]) -> State:
         """What of a state the net's outputs depend on: its parameters and buffers."""
         prefix = f"{self.name}.buffer."
@@ -93,7 +103,7 @@ class Trainable:
         """A flat vector of this net's layout as the entries of a state dict."""
         return dict(zip(self._names, self._views(flat), strict=True))
 
-    def descend(self, state: State, gradient: Tensor) -> tuple[State, Tensor]:
+    def optimizer_step(self, state: State, gradient: Tensor) -> tuple[State, Tensor]:
         """Clip by global norm, then one optimiser step: (changed entries, norm before clipping)."""
         norm = gradient.square().sum().sqrt()
         if self.max_grad_norm is not None:
@@ -121,13 +131,13 @@ def gradients(
     return dict(zip(names, grads, strict=True)), {"loss": value.detach()} | detached
 
 
-def acting_weights(trainables: Sequence[Trainable], state: State) -> State:
+def acting_weights(net_states: Sequence[NetState], state: State) -> State:
     """Copies of the nets as they acted, kept apart while other workers move the nets on."""
-    return {_ACTING + t.name: state[t.name].clone() for t in trainables}
+    return {_ACTING + t.name: state[t.name].clone() for t in net_states}
 
 
-def descent(
-    trainables: Sequence[Trainable],
+def gradient_update(
+    net_states: Sequence[NetState],
     loss: Callable[..., tuple[Tensor, dict[str, Tensor]]],
     *,
     at_acting_weights: bool = False,
@@ -139,15 +149,15 @@ def descent(
     """
 
     def update(state: State, *batch: Tensor) -> tuple[State, dict[str, Tensor]]:
-        names = [trainable.name for trainable in trainables]
+        names = [net_state.name for net_state in net_states]
         point = state
         if at_acting_weights:
             point = state | {name: state[_ACTING + name] for name in names}
         grads, metrics = gradients(lambda leaves: loss(leaves, *batch), point, names)
         changes: State = {}
         norms = []
-        for trainable in trainables:
-            moved, norm = trainable.descend(state, grads[trainable.name])
+        for net_state in net_states:
+            moved, norm = net_state.optimizer_step(state, grads[net_state.name])
             changes |= moved
             norms.append(norm)
         return changes, metrics | {"grad_norm": torch.stack(norms).mean()}
@@ -165,15 +175,18 @@ class Learner:
         self._metric_names: list[str] = []
         self._sums: Tensor | None = None
         self._count = 0
-        self._step = Compiled(self._apply, mode=compile, fixed=1 + len(self._keys))
+        self._compiled = None
+        if compile is not None:
+            self._compiled = Compiled(self._apply, mode=compile, fixed=1 + len(self._keys))
 
     @property
     def is_compiled(self) -> bool:
-        return self._step.is_compiled
+        return self._compiled is not None and self._compiled.is_compiled
 
     def step(self, *batch: Tensor) -> None:
         sums = self._sums if self._sums is not None else self._metric_sums(batch)
-        self._step(sums, *self.state.values(), *batch)
+        step = self._compiled or self._apply
+        step(sums, *self.state.values(), *batch)
         self._count += 1
 
     def steps(self, batches: Iterable[tuple[Tensor, ...]]) -> None:
@@ -228,3 +241,43 @@ class Learner:
         self._metric_names = list(metrics)
         self._sums = torch.zeros(len(metrics), device=next(iter(copies.values())).device)
         return self._sums
+
+
+def minibatches(columns: Sequence[Tensor], size: int) -> list[Sequence[Tensor]]:
+    """Columns [k * size, ...] -> k sequences of columns [size, ...]."""
+    if columns[0].shape[0] == size:
+        return [columns]
+    return list(zip(*(torch.split(column, size) for column in columns), strict=True))
+
+
+class DivergenceError(RuntimeError):
+    """A metric or a parameter became infinite or NaN."""
+
+    def __init__(self, frame: int, bad: Mapping[str, float], finite: Mapping[str, float]) -> None:
+        self.frame = frame
+        self.terms = dict(bad)
+        terms = ", ".join(f"{name} = {value}" for name, value in bad.items())
+        others = ", ".join(f"{name} = {value:.4g}" for name, value in finite.items())
+        super().__init__(
+            f"training diverged at frame {frame}: {terms} (still finite: {others or 'nothing'}). "
+            "Try a smaller learning rate or agent.net.clip_grad_val, or env.normalize_reward."
+        )
+
+
+def check_finite(metrics: Mapping[str, float], frame: int) -> Mapping[str, float]:
+    bad = {name: value for name, value in metrics.items() if not math.isfinite(value)}
+    if bad:
+        raise DivergenceError(frame, bad, {k: v for k, v in metrics.items() if k not in bad})
+    return metrics
+
+
+def check_parameters(state: Mapping[str, Tensor], frame: int) -> None:
+    """Parameters can break one step before the loss shows it: asked before they are kept."""
+    vectors = {name: value for name, value in state.items() if value.is_floating_point()}
+    # One number tells of all: a sum is finite only if every term is. A random agent has none.
+    sums = [value.sum() for value in vectors.values()]
+    if not sums or math.isfinite(torch.stack(sums).sum().item()):
+        return
+    bad = {name: math.nan for name, value in vectors.items() if not bool(value.isfinite().all())}
+    if bad:
+        raise DivergenceError(frame, bad, {})

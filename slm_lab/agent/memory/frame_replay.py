@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slm_lab.agent.memory.replay import Replay, RewardView
+from slm_lab.agent.memory.replay import Replay, RewardTransform
 from slm_lab.agent.memory.ring import Ring
 from slm_lab.agent.memory.sampler import Sampler
 from slm_lab.types import ReplayBatch, Transition, on_host
@@ -105,17 +105,17 @@ class FrameReplay:
                 self._store_whole(env, upcoming[env])
 
     def sample(
-        self, batches: int, frame: int, learned_from: RewardView | None = None
+        self, batches: int, frame: int, transform_reward: RewardTransform | None = None
     ) -> ReplayBatch:
-        places = self._rows.sample(batches, frame, learned_from)
+        places = self._rows.sample(batches, frame, transform_reward)
         return replace(places, obs=self._stacks(places.obs), next_obs=self._stacks(places.next_obs))
 
     def update_priorities(self, index: Tensor, td_error: Tensor) -> None:
         self._rows.update_priorities(index, td_error)
 
-    def cut(self) -> None:
-        """The running episodes were lost: nothing follows their newest rows."""
-        self._rows.cut()
+    def truncate_episodes(self) -> None:
+        """End running episodes: nothing follows their newest rows."""
+        self._rows.truncate_episodes()
 
     def state_dict(self) -> dict[str, Any]:
         return {

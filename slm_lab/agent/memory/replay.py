@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,9 +12,100 @@ from torch import Tensor
 
 from slm_lab.agent.memory.ring import Ring
 from slm_lab.agent.memory.sampler import Sampler
-from slm_lab.types import ReplayBatch, Transition
+from slm_lab.agent.preprocessor import Preprocessor, can_adapt
+from slm_lab.types import Metrics, ReplayBatch, Transition
 
-RewardView = Callable[[Tensor], Tensor]
+RewardTransform = Callable[[Tensor], Tensor]
+"""Raw rewards -> rewards to learn from."""
+
+
+class TransitionMemory(Protocol):
+    """`Replay`, or `FrameReplay`, which stores frame stacks at less cost."""
+
+    def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None: ...
+    def sample(
+        self, batches: int, frame: int, transform_reward: RewardTransform
+    ) -> ReplayBatch: ...
+    def update_priorities(self, index: Tensor, td_error: Tensor) -> None: ...
+    def truncate_episodes(self) -> None: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class ReplayBuffer:
+    """Raw steps in, preprocessed minibatches out.
+
+    Learning starts after `start` transitions and is due once per `every`. A vector step adds
+    several transitions; all training calls that fall due by it, of `batches` minibatches each, are
+    drawn as one batch.
+    """
+
+    def __init__(
+        self,
+        replay: TransitionMemory,
+        preprocessor: Preprocessor,
+        *,
+        start: int,
+        every: int,
+        batches: int,
+    ) -> None:
+        self._replay = replay
+        self._preprocessor = preprocessor
+        self._start, self._every, self._batches = start, every, batches
+        self._seen = 0
+        self._due = 0  # training calls
+        self._moves_statistics = preprocessor.has_statistics
+        self._index: Tensor | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self._due > 0
+
+    def add(
+        self, obs: np.ndarray, action: np.ndarray, transition: Transition, evaluated: Any = ()
+    ) -> None:
+        self._replay.add(obs, action, transition)
+        before = self._seen
+        self._seen += len(transition.reward)
+        if self._seen > self._start:
+            self._due = self._seen // self._every - before // self._every
+        if self._moves_statistics:
+            ended = torch.from_numpy(transition.terminated | transition.truncated)
+            self._preprocessor.observe_rewards(
+                torch.from_numpy(transition.reward)[None], ended[None]
+            )
+            self._preprocessor.observe_obs(torch.from_numpy(obs))
+
+    def batch(self, frame: int) -> ReplayBatch:
+        preprocessor = self._preprocessor
+        raw = self._replay.sample(self._batches * self._due, frame, preprocessor.reward)
+        self._due = 0
+        self._index = raw.index
+        if preprocessor.keeps_obs:
+            return raw
+        obs, next_obs = preprocessor.obs(raw.obs), preprocessor.obs(raw.next_obs)
+        return preprocessor.to_device(replace(raw, obs=obs, next_obs=next_obs))
+
+    def learned(self, metrics: Metrics) -> None:
+        self._moves_statistics = self._preprocessor.has_statistics and can_adapt(metrics)
+        if self._index is not None and metrics.td_error is not None:
+            self._replay.update_priorities(self._index, metrics.td_error.cpu())
+
+    def truncate_episodes(self, successors: np.ndarray) -> None:
+        """End running episodes; every row of a replay has its own successor already."""
+        self._replay.truncate_episodes()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "replay": self._replay.state_dict(),
+            "seen": self._seen,
+            "moves_statistics": self._moves_statistics,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._replay.load_state_dict(state["replay"])
+        self._seen = int(state["seen"])
+        self._moves_statistics = bool(state["moves_statistics"])
 
 
 class Replay:
@@ -86,11 +178,11 @@ class Replay:
         self._unseen += self._num_envs
 
     def sample(
-        self, batches: int, frame: int, learned_from: RewardView | None = None
+        self, batches: int, frame: int, transform_reward: RewardTransform | None = None
     ) -> ReplayBatch:
         """`batches` minibatches at once, side by side: rows [batches * batch_size].
 
-        `learned_from` turns raw rewards into those to learn from. It acts on each reward before
+        `transform_reward` turns raw rewards into those to learn from. It acts on each reward before
         they are summed: to clip a sum of n rewards is not to clip each.
         """
         index = self._sampler.draw(self.size, batches, self.batch_size)
@@ -98,7 +190,7 @@ class Replay:
             self._include_newest(index)
         self._unseen = 0
         rows = index.numpy()
-        reward, discount, last = self._n_step_return(rows, learned_from or _as_it_is)
+        reward, discount, last = self._n_step_return(rows, transform_reward or _as_it_is)
         return ReplayBatch(
             obs=self._take("obs", rows),
             action=self._take("action", rows),
@@ -112,8 +204,8 @@ class Replay:
     def update_priorities(self, index: Tensor, td_error: Tensor) -> None:
         self._sampler.update(index, td_error)
 
-    def cut(self) -> None:
-        """The running episodes were lost: nothing follows their newest rows."""
+    def truncate_episodes(self) -> None:
+        """End running episodes: nothing follows their newest rows."""
         self._ended[(self._write - 1) % self._slots] = True
         self._generation += 1
 
@@ -155,10 +247,10 @@ class Replay:
         return torch.from_numpy(self._flat[column].take(rows, 0))
 
     def _n_step_return(
-        self, index: np.ndarray, learned_from: RewardView
+        self, index: np.ndarray, transform_reward: RewardTransform
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(sum of discounted rewards, discount of the bootstrap, row whose successor it is of)."""
-        total = learned_from(self._take("reward", index)).numpy()
+        total = transform_reward(self._take("reward", index)).numpy()
         last = index
         gamma = np.float32(self._gamma)
         reach: Any = gamma
@@ -167,7 +259,7 @@ class Replay:
             goes_on = ~self._flat["ended"].take(last) & (last // self._num_envs != newest_slot)
             following = (last + self._num_envs) % (self._slots * self._num_envs)
             last = np.where(goes_on, following, last)
-            reward = learned_from(self._take("reward", last)).numpy()
+            reward = transform_reward(self._take("reward", last)).numpy()
             total = total + np.where(goes_on, reach * reward, np.float32(0))
             reach = np.where(goes_on, reach * gamma, reach)
         return total, reach * ~self._flat["terminated"].take(last), last

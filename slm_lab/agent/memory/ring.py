@@ -1,13 +1,19 @@
-"""A ring of rows as a checkpoint sees it: what was written once need not be written again."""
+"""How memories are saved: rings of rows, and sequences of different lengths.
+
+A checkpoint writes only the rows of a ring that earlier checkpoints do not have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
+
+Row = tuple[np.ndarray | float | bool, ...]
 
 
 class SavedRing(Protocol):
@@ -59,3 +65,18 @@ class Ring:
     def copy_into(self, columns: Mapping[str, Tensor]) -> None:
         for name, column in columns.items():
             column.copy_(self.columns[name])
+
+
+def pack(sequences: Sequence[Sequence[Row]]) -> dict[str, Any]:
+    """Lengths, and one array per column of the rows."""
+    rows = [row for sequence in sequences for row in sequence]
+    columns = [np.stack(column) for column in zip(*rows, strict=True)]
+    return {"lengths": [len(sequence) for sequence in sequences], "columns": columns}
+
+
+def unpack(packed: Mapping[str, Any]) -> list[list[tuple[np.ndarray, ...]]]:
+    lengths, columns = packed["lengths"], packed["columns"]
+    if any(len(column) != sum(lengths) for column in columns):
+        raise ValueError("columns and lengths of a packed sequence do not agree")
+    rows = zip(*columns, strict=True)
+    return [[next(rows) for _ in range(length)] for length in lengths]

@@ -1,8 +1,8 @@
-"""On-policy memories: steps in order, used once."""
+"""On-policy memories: steps in order, each learned from once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,8 +10,72 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slm_lab.agent.memory.ragged import Row, pack, unpack
-from slm_lab.types import Rollout, Rows, Transition, on_host
+from slm_lab.agent.memory.ring import Row, pack, unpack
+from slm_lab.agent.preprocessor import Preprocessor, can_adapt
+from slm_lab.types import Metrics, Rollout, Rows, Transition, on_host
+
+
+class RolloutBuffer:
+    """Raw steps in, one preprocessed rollout out as soon as the memory is full."""
+
+    def __init__(self, memory: RolloutMemory | EpisodeMemory, preprocessor: Preprocessor) -> None:
+        self._memory = memory
+        self._preprocessor = preprocessor
+        self._raw_obs: Tensor | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self._memory.ready
+
+    def add(
+        self,
+        obs: np.ndarray,
+        action: np.ndarray,
+        transition: Transition,
+        evaluated: Sequence[Tensor] = (),
+    ) -> None:
+        self._memory.add(obs, action, transition, evaluated)
+
+    def batch(self, frame: int) -> Rollout:
+        raw = self._memory.take()
+        self._raw_obs = raw.obs
+        # Rewards are scaled by statistics that include them; no policy depends on that scale.
+        self._preprocessor.observe_rewards(raw.reward, raw.terminated | raw.truncated)
+        rollout = replace(
+            raw,
+            obs=self._preprocessor.obs(raw.obs),
+            final_obs=self._preprocessor.obs(raw.final_obs),
+            reward=self._preprocessor.reward(raw.reward),
+        )
+        return self._preprocessor.to_device(rollout)
+
+    def learned(self, metrics: Metrics) -> None:
+        """Update the statistics, after learning: the loss must read what the policy acted on."""
+        assert self._raw_obs is not None
+        if can_adapt(metrics):
+            self._preprocessor.observe_obs(self._raw_obs[:-1].flatten(0, 1))
+
+    def truncate_episodes(self, successors: np.ndarray) -> None:
+        self._memory.truncate_episodes(successors)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"memory": self._memory.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._memory.load_state_dict(state["memory"])
+
+
+class DeviceRolloutBuffer(RolloutBuffer):
+    """A rollout on the device of the nets: an env's tensors never leave it."""
+
+    def __init__(self, memory: RolloutMemory, preprocessor: Preprocessor) -> None:
+        super().__init__(memory, preprocessor)
+        self._rollout = memory
+
+    def add(
+        self, obs: Rows, action: Rows, transition: Transition, evaluated: Sequence[Tensor] = ()
+    ) -> None:
+        self._rollout.add(obs, action, transition, evaluated)
 
 
 class RolloutMemory:
@@ -19,6 +83,9 @@ class RolloutMemory:
 
     With a `device` observations and actions are kept there, and copied from tensor to tensor as
     they come; rewards and endings, which come from the host, follow once per rollout.
+
+    Where acting evaluates its actions, their log-probs and the values of the states are stored with
+    the row. A rollout has them only if all of its rows do.
     """
 
     def __init__(
@@ -49,14 +116,25 @@ class RolloutMemory:
         self._final_index: list[np.ndarray] = []
         self._final_obs: list[Tensor] = []
         self._size = 0
+        # Log-probs and values [T, B], where the nets are; made with the first evaluated row.
+        self._evaluated: tuple[Tensor, ...] = ()
+        self._evaluated_rows = 0
 
     @property
     def ready(self) -> bool:
         return self._size == self.length
 
-    def add(self, obs: Rows, action: Rows, transition: Transition) -> None:
+    def add(
+        self, obs: Rows, action: Rows, transition: Transition, evaluated: Sequence[Tensor] = ()
+    ) -> None:
         t = self._size
         self._size = t + 1
+        if evaluated:
+            if not self._evaluated:
+                self._evaluated = self._evaluated_columns(evaluated[0].device)
+            for column, values in zip(self._evaluated, evaluated, strict=True):
+                column[t] = values
+            self._evaluated_rows += 1
         if self._host_rows is None:
             self._obs[t].copy_(torch.as_tensor(obs))
             self._action[t].copy_(torch.as_tensor(action))
@@ -77,6 +155,7 @@ class RolloutMemory:
 
     def take(self) -> Rollout:
         """The full rollout, in this memory's own tensors: learn from them before the next `add`."""
+        has_policy = self._evaluated_rows == self.length
         rollout = Rollout(
             obs=self._obs,
             action=self._action,
@@ -85,13 +164,15 @@ class RolloutMemory:
             truncated=self._truncated,
             final_index=torch.from_numpy(self._all_final_indices()),
             final_obs=self._all_final_obs(),
+            log_prob=self._evaluated[0] if has_policy else None,
+            value=self._evaluated[1] if has_policy else None,
         )
         self._final_index, self._final_obs = [], []
-        self._size = 0
+        self._size = self._evaluated_rows = 0
         return rollout
 
-    def cut(self, successors: np.ndarray) -> None:
-        """The running episodes were lost: their newest steps count as truncated, with these obs."""
+    def truncate_episodes(self, successors: np.ndarray) -> None:
+        """Count the newest steps of running episodes as truncated, with these successors."""
         if self._size == 0:
             return
         t = self._size - 1
@@ -103,7 +184,16 @@ class RolloutMemory:
         """The rows so far."""
         rows = {name: column[: self._size] for name, column in self._columns().items()}
         finals = {"index": self._all_final_indices().tolist(), "obs": self._all_final_obs()}
-        return {"rows": rows, "final": finals}
+        evaluated = {
+            name: column[: self._size].clone()
+            for name, column in zip(("log_prob", "value"), self._evaluated, strict=False)
+        }
+        return {
+            "rows": rows,
+            "final": finals,
+            "evaluated": evaluated,
+            "evaluated_rows": self._evaluated_rows,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         rows, finals = state["rows"], state["final"]
@@ -117,6 +207,14 @@ class RolloutMemory:
         self._final_index = [np.array(finals["index"], np.int64)]
         self._final_obs = [finals["obs"].to(self._obs.device)]
         self._size = size
+        self._evaluated_rows = int(state["evaluated_rows"])
+        if saved := state["evaluated"]:
+            self._evaluated = self._evaluated_columns(saved["value"].device)
+            for name, column in zip(("log_prob", "value"), self._evaluated, strict=True):
+                column[:size] = saved[name]
+
+    def _evaluated_columns(self, device: torch.device) -> tuple[Tensor, ...]:
+        return tuple(torch.zeros(self._reward.shape, device=device) for _ in range(2))
 
     def _add_finals(self, t: int, chosen: np.ndarray, successors: Rows) -> None:
         index = np.flatnonzero(chosen)
@@ -127,12 +225,12 @@ class RolloutMemory:
     def _all_final_indices(self) -> np.ndarray:
         return np.concatenate([np.zeros(0, np.int64), *self._final_index])
 
-    def _all_final_obs(self) -> torch.Tensor:
+    def _all_final_obs(self) -> Tensor:
         if not self._final_obs:
             return self._obs.new_zeros((0, *self._obs.shape[2:]))
         return torch.cat(self._final_obs).to(self._obs.dtype)
 
-    def _columns(self) -> dict[str, torch.Tensor]:
+    def _columns(self) -> dict[str, Tensor]:
         return {
             "obs": self._obs,
             "action": self._action,
@@ -165,7 +263,13 @@ class EpisodeMemory:
     def ready(self) -> bool:
         return len(self._finished) >= self._episodes
 
-    def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
+    def add(
+        self,
+        obs: np.ndarray,
+        action: np.ndarray,
+        transition: Transition,
+        evaluated: Sequence[Tensor] = (),
+    ) -> None:
         ended = transition.terminated | transition.truncated
         for env, steps in enumerate(self._running):
             step = _Step.of(obs[env].copy(), action[env].copy(), transition, env)
@@ -190,8 +294,8 @@ class EpisodeMemory:
             final_obs=_stack([steps[i].next_obs for i in final], obs[:, None].to(self._obs_dtype)),
         )
 
-    def cut(self, successors: np.ndarray) -> None:
-        """The running episodes were lost: each ends where it was, truncated, with these obs."""
+    def truncate_episodes(self, successors: np.ndarray) -> None:
+        """End each running episode where it is, truncated, with these successors."""
         for env, steps in enumerate(self._running):
             if steps:
                 steps[-1] = replace(steps[-1], truncated=True, next_obs=successors[env].copy())
@@ -253,7 +357,7 @@ class _Step:
         return cls(obs, action, float(reward), bool(terminated), bool(truncated), next_obs)
 
 
-def _stack(observations: list[np.ndarray], like: torch.Tensor) -> torch.Tensor:
+def _stack(observations: list[np.ndarray], like: Tensor) -> Tensor:
     if not observations:
         return like.new_zeros((0, *like.shape[2:]))
     return torch.from_numpy(np.stack(observations)).to(like.dtype)

@@ -24,8 +24,8 @@ import yaml
 from torch import Tensor, nn
 
 from slm_lab.agent.net.batch_renorm import BatchRenorm1d, LazyBatchRenorm1d
-from slm_lab.agent.net.heads import apply_tails, make_tails
 from slm_lab.agent.net.init import init_weights
+from slm_lab.agent.net.mlp import apply_tails, make_tails
 from slm_lab.agent.net.weight_norm import LazyWeightNormLinear, WeightNormLinear
 from slm_lab.spec import Problem, SpecError
 

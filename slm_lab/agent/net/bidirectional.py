@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from slm_lab.agent.net.heads import apply_tails, make_tails
 from slm_lab.agent.net.init import init_weights
+from slm_lab.agent.net.mlp import apply_tails, make_tails
 from slm_lab.agent.net.recurrent import CELLS, make_body, vector_width
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.net.activation import make_activation
-from slm_lab.agent.net.heads import apply_tails, dueling, make_tails
-from slm_lab.agent.net.init import init_weights
+from slm_lab.agent.net.init import init_weights, make_activation
+from slm_lab.agent.net.mlp import apply_tails, dueling, make_tails
 from slm_lab.spec import Problem, SpecError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Weight initialisation: the `init_fn` of a spec, and orthogonal output heads."""
+"""Activations by name, and initial weights: the `init_fn` of a spec, orthogonal output heads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,35 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from slm_lab.agent.net.activation import gain, gain_name
+_BY_LOWER_NAME = {
+    name.lower(): cls
+    for name, cls in {**vars(nn.modules.activation), "Identity": nn.Identity}.items()
+    if isinstance(cls, type) and issubclass(cls, nn.Module) and cls is not nn.Module
+}
+
+# calculate_gain knows these; the others get the gain of a linear layer.
+_GAIN_NAMES = {
+    "tanh": "tanh",
+    "relu": "relu",
+    "leakyrelu": "leaky_relu",
+    "selu": "selu",
+    "sigmoid": "sigmoid",
+}
+
+
+def make_activation(name: str | None) -> nn.Module:
+    """`"tanh"` -> `nn.Tanh()`; None is the identity."""
+    return nn.Identity() if name is None else _BY_LOWER_NAME[name.lower()]()
+
+
+def gain_name(activation: str | None) -> str:
+    """The name under which torch knows the gain of an activation."""
+    return _GAIN_NAMES.get((activation or "").lower(), "linear")
+
+
+def gain(activation: str | None) -> float:
+    return nn.init.calculate_gain(gain_name(activation))  # type: ignore[arg-type]
+
 
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -9,8 +9,7 @@ from torch import nn
 from slm_lab.agent.net.arc import TorchArcNet
 from slm_lab.agent.net.bidirectional import BidirectionalNet
 from slm_lab.agent.net.conv import ConvNet, DuelingConvNet
-from slm_lab.agent.net.dueling import DuelingMLPNet
-from slm_lab.agent.net.mlp import MLPNet
+from slm_lab.agent.net.mlp import DuelingMLPNet, MLPNet
 from slm_lab.agent.net.recurrent import RecurrentNet
 from slm_lab.spec import (
     ConvNetSpec,

@@ -15,13 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from slm_lab.agent.net.activation import make_activation
-from slm_lab.agent.net.heads import apply_tails, make_tails
-from slm_lab.agent.net.init import init_weights
-from slm_lab.spec import Problem, SpecError
+from slm_lab.agent.net.init import init_weights, make_activation
+from slm_lab.agent.net.mlp import apply_tails, make_tails
+from slm_lab.spec import Problem, RecurrentNetSpec, SpecError
 
 if TYPE_CHECKING:
-    from slm_lab.spec import RecurrentNetSpec
+    from slm_lab.spec import NetSpec
 
 Cell = Callable[[Tensor, tuple[Tensor, ...], Tensor, Tensor], tuple[Tensor, ...]]
 """(input's share of the gates, state, weight_hh, bias_hh) -> next state; its first part is h."""
@@ -120,6 +119,11 @@ class RecurrentNet(nn.Module):
             state = self._cell(gates, state, w_hh, b_hh)
             hidden.append(state[0])
         return torch.stack(hidden), torch.cat(state, -1)
+
+
+def sequence_length(spec: NetSpec) -> int | None:
+    """Steps of a sequence; None for nets that read every step alone."""
+    return spec.seq_len if isinstance(spec, RecurrentNetSpec) else None
 
 
 def vector_width(obs_shape: tuple[int, ...]) -> int:

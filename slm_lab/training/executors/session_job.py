@@ -85,7 +85,7 @@ def run_session(
     shared: SharedNets | None = None,
 ) -> SessionEnd:
     # torch is imported here, in the process that trains: the trial's own process starts at once.
-    from slm_lab.agent.learning.divergence import DivergenceError
+    from slm_lab.agent.learning.learner import DivergenceError
     from slm_lab.env.error import EnvError
     from slm_lab.training.session import Session
     from slm_lab.training.threads import set_threads

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.learning import compiler
-from slm_lab.agent.learning.learner import Learner, State, Trainable, descent, gradients
+from slm_lab.agent.learning.learner import Learner, NetState, State, gradient_update, gradients
 from slm_lab.agent.make import make_agent
 from slm_lab.spec import MLPNetSpec, Spec
 from slm_lab.types import Rollout, Spaces
@@ -42,7 +42,7 @@ class Line(nn.Module):
         return (x @ self.w + self.b,)
 
 
-def mean_output(net: Trainable) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
+def mean_output(net: NetState) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
     """A loss with gradient (mean x, 1)."""
 
     def loss(state: State, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -52,15 +52,15 @@ def mean_output(net: Trainable) -> Callable[..., tuple[Tensor, dict[str, Tensor]
     return loss
 
 
-def line_learner(spec: MLPNetSpec, *, lr: float = 1.0) -> tuple[Trainable, Learner]:
-    net = Trainable("net", Line(), spec)
-    learner = Learner(net.initial_state(), descent([net], mean_output(net)), compile=None)
+def line_learner(spec: MLPNetSpec, *, lr: float = 1.0) -> tuple[NetState, Learner]:
+    net = NetState("net", Line(), spec)
+    learner = Learner(net.initial_state(), gradient_update([net], mean_output(net)), compile=None)
     learner.set_coefficients(**{"net.lr": lr})
     return net, learner
 
 
 def test_the_modules_parameters_view_the_flat_vector() -> None:
-    net = Trainable("net", Line(), net_spec())
+    net = NetState("net", Line(), net_spec())
     state = net.initial_state()
     assert state["net"].tolist() == [2.0, 1.0]
     state["net"].copy_(torch.tensor([5.0, -1.0]))
@@ -75,7 +75,7 @@ def test_acting_sees_a_step_without_a_copy() -> None:
 
 
 def test_a_net_is_evaluated_under_the_parameters_it_is_given() -> None:
-    net = Trainable("net", Line(), net_spec())
+    net = NetState("net", Line(), net_spec())
     (y,) = net({"net": torch.tensor([10.0, 0.5])}, torch.ones(1, 1))
     assert y.item() == 10.5
     assert net.net(torch.ones(1, 1))[0].item() == 3.0
@@ -97,9 +97,9 @@ def test_a_gradient_below_the_norm_is_not_scaled_up() -> None:
 
 
 def test_weight_decay_applies_to_matrices_and_leaves_biases_alone() -> None:
-    net = Trainable("net", Line(), net_spec(optim={"weight_decay": 0.5}))
+    net = NetState("net", Line(), net_spec(optim={"weight_decay": 0.5}))
     state = net.initial_state() | {"net.lr": torch.tensor(1.0)}
-    changes, _ = net.descend(state, torch.zeros(2))
+    changes, _ = net.optimizer_step(state, torch.zeros(2))
     assert changes["net"].tolist() == [1.0, 1.0]
 
 
@@ -124,8 +124,8 @@ def test_learning_the_metric_names_does_not_count_as_a_step() -> None:
 
 def test_two_nets_step_by_their_own_optimiser_and_learning_rate() -> None:
     actor, critic = (
-        Trainable("net", Line(), net_spec()),
-        Trainable("critic_net", Line(), net_spec("Adam")),
+        NetState("net", Line(), net_spec()),
+        NetState("critic_net", Line(), net_spec("Adam")),
     )
 
     def loss(state: State, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -133,7 +133,7 @@ def test_two_nets_step_by_their_own_optimiser_and_learning_rate() -> None:
 
     learner = Learner(
         actor.initial_state() | critic.initial_state(),
-        descent([actor, critic], loss),
+        gradient_update([actor, critic], loss),
         compile=None,
     )
     learner.set_coefficients(**{"net.lr": 1.0, "critic_net.lr": 0.25})
@@ -169,8 +169,10 @@ def test_a_schedule_changes_a_value_and_never_recompiles(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(compiler, "compile_graph", count)
     monkeypatch.setattr(compiler, "has_cpp_compiler", lambda: True)
-    net = Trainable("net", Line(), net_spec())
-    learner = Learner(net.initial_state(), descent([net], mean_output(net)), compile="default")
+    net = NetState("net", Line(), net_spec())
+    learner = Learner(
+        net.initial_state(), gradient_update([net], mean_output(net)), compile="default"
+    )
     for lr in (1.0, 0.5, 0.0):
         learner.set_coefficients(**{"net.lr": lr})
         learner.step(torch.ones(1, 1))
@@ -188,8 +190,10 @@ def test_a_native_step_that_fails_half_way_leaves_state_and_metrics_to_the_eager
 
     monkeypatch.setattr(compiler, "compile_graph", lambda *_: half_a_step)
     monkeypatch.setattr(compiler, "has_cpp_compiler", lambda: True)
-    net = Trainable("net", Line(), net_spec())
-    learner = Learner(net.initial_state(), descent([net], mean_output(net)), compile="default")
+    net = NetState("net", Line(), net_spec())
+    learner = Learner(
+        net.initial_state(), gradient_update([net], mean_output(net)), compile="default"
+    )
     learner.set_coefficients(**{"net.lr": 0.5})
     batch = torch.tensor([[1.0], [3.0]])
     learner.step(batch)

@@ -2,28 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from slm_lab.agent.learning.scan import discounted_scan
-from slm_lab.agent.memory.ragged import pack, unpack
-from slm_lab.agent.memory.replay import RewardView
-from slm_lab.agent.memory.ring import Ring
+from slm_lab.agent.learning.returns import discounted_scan
+from slm_lab.agent.memory.replay import RewardTransform
+from slm_lab.agent.memory.ring import Ring, pack, unpack
+from slm_lab.agent.memory.rollout import RolloutBuffer
 from slm_lab.agent.memory.sampler import Sampler
-from slm_lab.types import PastBatch
+from slm_lab.agent.preprocessor import Preprocessor
+from slm_lab.types import ImitationBatch, Metrics, PastBatch, Transition
+
+
+class ImitationBuffer:
+    """A rollout to learn from once, beside past episodes to imitate."""
+
+    def __init__(
+        self,
+        present: RolloutBuffer,
+        past: ReturnReplay,
+        preprocessor: Preprocessor,
+        *,
+        batches: int,
+    ) -> None:
+        self._present = present
+        self._past = past
+        self._preprocessor = preprocessor
+        self._batches = batches
+        self._index: Tensor | None = None
+
+    @property
+    def ready(self) -> bool:
+        return self._present.ready
+
+    def add(
+        self,
+        obs: np.ndarray,
+        action: np.ndarray,
+        transition: Transition,
+        evaluated: Sequence[Tensor] = (),
+    ) -> None:
+        self._present.add(obs, action, transition, evaluated)
+        ended = transition.terminated | transition.truncated
+        self._past.add(obs, action, transition.reward, ended)
+
+    def batch(self, frame: int) -> ImitationBatch:
+        return ImitationBatch(self._present.batch(frame), self._past_batch(frame))
+
+    def learned(self, metrics: Metrics) -> None:
+        self._present.learned(metrics)
+        if self._index is not None and metrics.td_error is not None:
+            self._past.update_priorities(self._index, metrics.td_error.cpu())
+
+    def truncate_episodes(self, successors: np.ndarray) -> None:
+        self._present.truncate_episodes(successors)
+        self._past.truncate_episodes()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"present": self._present.state_dict(), "past": self._past.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._present.load_state_dict(state["present"])
+        self._past.load_state_dict(state["past"])
+
+    def _past_batch(self, frame: int) -> PastBatch | None:
+        if self._past.size < self._past.batch_size:
+            self._index = None
+            return None
+        raw = self._past.sample(self._batches, frame)
+        self._index = raw.index
+        return self._preprocessor.to_device(replace(raw, obs=self._preprocessor.obs(raw.obs)))
 
 
 class ReturnReplay:
     """(s, a, R) of finished episodes in a ring. R is the real return of the episode it came from.
 
     A truncated episode counts the rewards it had: a lower bound, which self-imitation can only
-    underuse. `learned_from` turns raw rewards into those to learn from. Where it moves over time
-    (`rescales`), rewards are kept raw and all returns are computed anew for every sample: returns
-    of different scales must not be compared with one critic.
+    underuse. Where `transform_reward` changes over time (`rescales`), rewards are kept raw and all
+    returns are computed anew for every sample: returns of different scales must not be compared
+    with one critic.
     """
 
     def __init__(
@@ -39,11 +101,11 @@ class ReturnReplay:
         batch_size: int,
         gamma: float,
         use_cer: bool = False,
-        learned_from: RewardView,
+        transform_reward: RewardTransform,
         rescales: bool = False,
     ) -> None:
         self.batch_size = batch_size
-        self._learned_from = learned_from
+        self._transform_reward = transform_reward
         self._rescales = rescales
         self._capacity = capacity
         self._gamma = gamma
@@ -91,8 +153,8 @@ class ReturnReplay:
     def update_priorities(self, index: Tensor, advantage: Tensor) -> None:
         self._sampler.update(index, advantage)
 
-    def cut(self) -> None:
-        """The running episodes were lost: each counts as truncated where it was."""
+    def truncate_episodes(self) -> None:
+        """Store each running episode as truncated where it is."""
         for env, steps in enumerate(self._running):
             if steps:
                 self._store(steps)
@@ -132,7 +194,7 @@ class ReturnReplay:
         rows = (self._write + np.arange(len(steps))) % self._capacity
         raw = torch.tensor([reward for _, _, reward in steps])
         return_, returns = 0.0, []
-        for reward in reversed(self._learned_from(raw).tolist()):
+        for reward in reversed(self._transform_reward(raw).tolist()):
             return_ = reward + self._gamma * return_
             returns.append(return_)
         self._obs[rows] = torch.from_numpy(np.stack([obs for obs, _, _ in steps]))
@@ -154,5 +216,5 @@ class ReturnReplay:
         """
         order = (self._write - self.size + torch.arange(self.size)) % self._capacity
         goes_on = (~self._ended[order]).float()
-        reward = self._learned_from(self._reward[order])
+        reward = self._transform_reward(self._reward[order])
         self._return[order] = discounted_scan(reward, self._gamma * goes_on)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from slm_lab.agent.learning.scan import discounted_scan
-
 
 def gae(
     reward: Tensor,
@@ -61,3 +59,18 @@ def standardize(x: Tensor) -> Tensor:
     if x.numel() < 2:
         return x
     return (x - x.mean()) / (x.std() + 1e-8)
+
+
+def discounted_scan(x: Tensor, decay: Tensor) -> Tensor:
+    """y_t = x_t + decay_t * y_{t+1}, with y_T = 0, in log2(T) vector steps instead of T.
+
+    Doubling: after k rounds each row holds the sum of 2^k terms, so the next round adds the row
+    2^k further on, weighted by the product of decays in between.
+    """
+    length, shift = x.shape[0], 1
+    while shift < length:
+        head = x[:-shift] + decay[:-shift] * x[shift:]
+        x = torch.cat([head, x[-shift:]])
+        decay = torch.cat([decay[:-shift] * decay[shift:], torch.zeros_like(decay[-shift:])])
+        shift *= 2
+    return x

@@ -1,4 +1,4 @@
-"""Two critics, so that their smaller or mean value can temper overestimation.
+"""Q nets of the off-policy algorithms: target nets, and pairs of critics.
 
 `TargetTwin` bootstraps from slow copies (SAC); `CrossTwin` has none: it reads both sides of the TD
 error in one batch-normalised pass (CrossQ). Continuous critics read (s, a) and give one value;
@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from slm_lab.agent.algorithm.target_net import TargetUpdate
-from slm_lab.agent.learning.learner import State, Trainable
+from slm_lab.agent.learning.learner import NetState, State
 from slm_lab.agent.net.make import make_net
 from slm_lab.types import Spaces
 
@@ -27,15 +26,60 @@ if TYPE_CHECKING:
 Pair = tuple[Tensor, Tensor]
 
 
+def polyak(target: Tensor, online: Tensor, share: float) -> Tensor:
+    """(1 - share) * target + share * online; `polyak_coef` is the share of the new weights."""
+    return target.lerp(online, share)
+
+
+class TargetUpdate:
+    """How targets follow: a step of polyak with each gradient step, or a copy now and then.
+
+    A spec gives `polyak_coef` per env step. Where several env steps share a gradient step, or the
+    other way round, the share is adjusted so that the target lags by the same number of env steps.
+    """
+
+    def __init__(self, spec: NetSpec, *, env_steps_per_gradient_step: float) -> None:
+        self.is_polyak = spec.update_type == "polyak"
+        self.share = 1 - (1 - (spec.polyak_coef or 0.0)) ** env_steps_per_gradient_step
+        self._every = spec.update_frequency or 1.0
+        self._copied_at = 0
+        self._has_copied = False
+
+    def copy_if_due(self, state: State, pairs: dict[str, str], frame: int) -> None:
+        """Replace targets (keys) by online nets (values) once per `update_frequency` frames."""
+        self._has_copied = not self.is_polyak and frame // self._every != self._copied_at
+        if not self._has_copied:
+            return
+        self._copied_at = int(frame // self._every)
+        for target, online in pairs.items():
+            state[target].copy_(state[online])
+
+    def kept(self, steps: int) -> float:
+        """Share of the targets before an update of so many moving steps that is left in them."""
+        return (1 - self.share) ** steps if self.is_polyak else float(not self._has_copied)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"copied_at": self._copied_at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._copied_at = int(state["copied_at"])
+
+    def moved(self, state: State, pairs: dict[str, str]) -> State:
+        """The targets after one gradient step; unchanged where copies are made instead."""
+        if not self.is_polyak:
+            return {}
+        return {t: polyak(state[t], state[online], self.share) for t, online in pairs.items()}
+
+
 class TwinCritic(Protocol):
     @property
-    def trainables(self) -> Sequence[Trainable]: ...
+    def net_states(self) -> Sequence[NetState]: ...
     @property
     def targets(self) -> dict[str, str]:
         """Target net -> the net it follows."""
         ...
 
-    def both_sides(
+    def current_and_target_q(
         self,
         state: State,
         obs: Tensor,
@@ -54,13 +98,13 @@ class TwinCritic(Protocol):
 def make_twin(
     spec: NetSpec, setup: Setup, *, crossed: bool, spectral_norm: bool = False
 ) -> TwinCritic:
-    trainables = make_trainables(spec, setup.spaces, setup.device, spectral_norm=spectral_norm)
-    return CrossTwin(trainables) if crossed else TargetTwin(trainables)
+    net_states = make_critics(spec, setup.spaces, setup.device, spectral_norm=spectral_norm)
+    return CrossTwin(net_states) if crossed else TargetTwin(net_states)
 
 
-def make_trainables(
+def make_critics(
     spec: NetSpec, spaces: Spaces, device: torch.device, *, spectral_norm: bool = False
-) -> list[Trainable]:
+) -> list[NetState]:
     obs_shape, out_dim = spaces.obs_shape, spaces.action_sizes[0]
     if spaces.is_continuous:
         obs_shape, out_dim = (math.prod(obs_shape) + out_dim,), 1
@@ -68,7 +112,7 @@ def make_trainables(
     if spectral_norm:
         for net in nets:
             _bound_last_hidden_layer(net)
-    return [Trainable(f"q{i}_net", net, spec) for i, net in enumerate(nets, start=1)]
+    return [NetState(f"q{i}_net", net, spec) for i, net in enumerate(nets, start=1)]
 
 
 def _bound_last_hidden_layer(net: nn.Module) -> None:
@@ -81,11 +125,11 @@ def _bound_last_hidden_layer(net: nn.Module) -> None:
 class TargetTwin:
     """Bootstraps from target nets, which start as copies."""
 
-    def __init__(self, trainables: Sequence[Trainable]) -> None:
-        self.trainables = trainables
-        self.targets = {f"target_{trainable.name}": trainable.name for trainable in self.trainables}
+    def __init__(self, net_states: Sequence[NetState]) -> None:
+        self.net_states = net_states
+        self.targets = {f"target_{net_state.name}": net_state.name for net_state in self.net_states}
 
-    def both_sides(
+    def current_and_target_q(
         self,
         state: State,
         obs: Tensor,
@@ -106,7 +150,7 @@ class TargetTwin:
     ) -> Pair:
         inputs = _join(obs, action)
         first, second = (
-            _value(q(state, inputs, training=training)[0], action) for q in self.trainables
+            _value(q(state, inputs, training=training)[0], action) for q in self.net_states
         )
         return first, second
 
@@ -114,11 +158,11 @@ class TargetTwin:
 class CrossTwin:
     """One pass over (s, a) and (s', a') together, so that both are normalised alike."""
 
-    def __init__(self, trainables: Sequence[Trainable]) -> None:
-        self.trainables = trainables
+    def __init__(self, net_states: Sequence[NetState]) -> None:
+        self.net_states = net_states
         self.targets: dict[str, str] = {}
 
-    def both_sides(
+    def current_and_target_q(
         self,
         state: State,
         obs: Tensor,
@@ -129,19 +173,14 @@ class CrossTwin:
         inputs = torch.cat([_join(obs, action), _join(next_obs, next_action)])
         rows = obs.shape[0]
         first, second = (
-            _value(q(state, inputs, training=True)[0], action) for q in self.trainables
+            _value(q(state, inputs, training=True)[0], action) for q in self.net_states
         )
         return (first[:rows], second[:rows]), (first[rows:].detach(), second[rows:].detach())
 
     def values(self, state: State, obs: Tensor, action: Tensor | None) -> Pair:
         inputs = _join(obs, action)
-        first, second = (_value(q(state, inputs)[0], action) for q in self.trainables)
+        first, second = (_value(q(state, inputs)[0], action) for q in self.net_states)
         return first, second
-
-
-def make_target_update(spec: NetSpec) -> TargetUpdate:
-    """SAC moves its targets once per actor update, whatever the pace of the env."""
-    return TargetUpdate(spec, env_steps_per_gradient_step=1.0)
 
 
 def _join(obs: Tensor, action: Tensor | None) -> Tensor:

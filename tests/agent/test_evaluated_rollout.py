@@ -1,15 +1,16 @@
-"""PPO on images remembers what acting found out, instead of computing it once more."""
+"""PPO on images stores the log-probs and values of acting, instead of computing them again."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from slm_lab.agent.agent import Agent
-from slm_lab.agent.algorithm.acting import Recall
 from slm_lab.agent.algorithm.ppo import PPO
 from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
@@ -49,28 +50,30 @@ def columns(rollout: Rollout) -> tuple[Tensor, ...]:
     return rollout.log_prob, rollout.value, rollout.next_value
 
 
-def rows_of(agent: Agent) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """What an update would learn from: recalled, and computed anew."""
+def both_ways(agent: Agent) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Log-probs and values of a rollout: as stored while acting, and computed again."""
     assert isinstance(agent.algorithm, PPO)
     rollout = agent.experience.batch(0)
     assert isinstance(rollout, Rollout)
+    assert rollout.log_prob is not None
     passes: list[int] = []
-    net = agent.algorithm.nets.trainables[0].net
+    net = agent.algorithm.nets.net_states[0].net
     net.register_forward_hook(lambda module, inputs, output: passes.append(len(inputs[0])))
-    recalled = agent.algorithm.evaluate(rollout)
+    stored = agent.algorithm.evaluate(rollout)
     assert passes == [2], "only the states after the last step are new"
-    return columns(recalled), columns(agent.algorithm.evaluate(rollout))
+    bare = replace(rollout, log_prob=None, value=None)
+    return columns(stored), columns(agent.algorithm.evaluate(bare))
 
 
-def test_what_is_recalled_is_what_would_be_computed(pong):
+def test_what_acting_stores_is_what_a_second_pass_computes(pong):
     agent, env = pong
     env.reset()
     play(agent, env, STEPS)
-    for recalled, computed in zip(*rows_of(agent), strict=True):
-        torch.testing.assert_close(recalled, computed, rtol=1e-4, atol=1e-5)
+    for stored, computed in zip(*both_ways(agent), strict=True):
+        torch.testing.assert_close(stored, computed, rtol=1e-4, atol=1e-5)
 
 
-def test_a_rollout_that_was_saved_half_way_is_recalled_whole(pong, make_spec):
+def test_a_rollout_that_was_saved_half_way_keeps_what_acting_stored(pong, make_spec):
     agent, env = pong
     env.reset()
     play(agent, env, STEPS - 1)
@@ -78,32 +81,17 @@ def test_a_rollout_that_was_saved_half_way_is_recalled_whole(pong, make_spec):
     resumed.load_state_dict(agent.state_dict())
     resumed.experience.load_state_dict(agent.experience.state_dict())
     play(resumed, env, 1)
-    for recalled, computed in zip(*rows_of(resumed), strict=True):
-        torch.testing.assert_close(recalled, computed, rtol=1e-4, atol=1e-5)
+    for stored, computed in zip(*both_ways(resumed), strict=True):
+        torch.testing.assert_close(stored, computed, rtol=1e-4, atol=1e-5)
 
 
-ACTED = torch.tensor([[0, 1], [1, 1]])
-
-
-def recall_of(acted: Tensor) -> Recall:
-    recall = Recall(lambda heads: NotImplemented, 2, 2, torch.device("cpu"))
-    for action in acted:
-        recall.add(action, action / 2, action * 3.0)
-    return recall
-
-
-def test_log_probs_and_values_of_the_actions_are_handed_out_once():
-    recall = recall_of(ACTED)
-    found = recall.take(ACTED)
-    assert found is not None
-    assert [column.tolist() for column in found] == [[[0, 0.5], [0.5, 0.5]], [[0, 3], [3, 3]]]
-    assert recall.take(ACTED) is None
-
-
-@pytest.mark.parametrize(
-    "acted",
-    [ACTED[:1], torch.cat([ACTED, ACTED]), 1 - ACTED],
-    ids=["too few steps", "too many", "other actions"],
-)
-def test_another_rollout_is_not_recalled(acted):
-    assert recall_of(acted).take(ACTED) is None
+def test_a_rollout_of_which_a_step_was_not_evaluated_is_evaluated_whole(pong):
+    agent, env = pong
+    env.reset()
+    play(agent, env, STEPS - 1)
+    agent.algorithm.act.evaluated = []
+    agent.observe(env.obs, np.zeros(2, np.int64), env.step(np.zeros(2, np.int64)))
+    rollout = agent.experience.batch(0)
+    assert rollout.log_prob is None
+    assert rollout.value is None
+    assert agent.algorithm.evaluate(rollout).log_prob.shape == (STEPS, 2)

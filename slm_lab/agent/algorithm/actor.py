@@ -1,0 +1,346 @@
+"""Acting: observations -> actions, one batched call per env step, for every algorithm.
+
+`Actor` decides between NumPy, compiled and eager evaluation. How the outputs of a net become
+actions is the part of an algorithm: `SampledPolicy` samples a distribution, `QExploration` explores
+around the best Q value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slm_lab.agent.algorithm.distribution import (
+    ActionDistribution,
+    Categorical,
+    Distribution,
+    NoiseKind,
+)
+from slm_lab.agent.algorithm.schedule import scheduled_value
+from slm_lab.agent.learning.compiler import Compiled
+from slm_lab.agent.learning.learner import NetState, State
+from slm_lab.agent.net.mlp import MLPNet
+
+if TYPE_CHECKING:
+    from slm_lab.agent.algorithm.setup import Setup
+    from slm_lab.spec import DQNSpec, SARSASpec
+
+Heads = Sequence[Tensor]
+PolicyAndValue = Callable[[Heads], tuple[Distribution, Tensor]]
+"""Heads of a shared net -> (pi(.|s), V(s))."""
+
+NumpyPolicy = Callable[[np.ndarray], list[np.ndarray]]
+"""Observations [N, ...] -> head outputs, without torch."""
+
+
+def policy_columns(obs: Tensor, privileged: int) -> Tensor:
+    """The columns that a policy reads: all but the privileged ones (`Spaces.privileged`)."""
+    return obs[..., :-privileged] if privileged else obs
+
+
+class Choice(Protocol):
+    """How head outputs become actions."""
+
+    noise_kind: NoiseKind
+    noise_dim: int
+
+    def __call__(self, heads: Heads, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """(actions,), or (actions, log-probs, values); pure, so that it can be compiled."""
+        ...
+
+    def greedy(self, heads: Heads) -> Tensor:
+        """Actions without exploration."""
+        ...
+
+    def inputs(self, noise: Tensor, frame: int) -> tuple[Tensor, ...]:
+        """Inputs of a call beside the heads."""
+        ...
+
+    def in_numpy(self, heads: list[np.ndarray], noise: Tensor, frame: int) -> Tensor:
+        """The same actions from NumPy heads; for a handful of rows NumPy calls are cheaper."""
+        ...
+
+
+class Actor:
+    """Acts with a net and a stream of noise of its own.
+
+    A small MLP on few rows runs in NumPy. Otherwise the module runs eagerly, its parameters being
+    views of the training state, or a compiled function of that state does.
+    """
+
+    def __init__(self, net: NetState, choice: Choice, state: State, setup: Setup) -> None:
+        self._net = net
+        self._choice = choice
+        self._noise = Noise(
+            choice.noise_kind, (setup.num_envs, choice.noise_dim), setup.seeds.act, setup.device
+        )
+        self._privileged = setup.spaces.privileged
+        in_numpy = setup.device.type == "cpu" and setup.spaces.obs_dtype == "float32"
+        self._numpy = numpy_policy(net.net, setup.num_envs) if in_numpy else None
+        # The net's own entries alone: every further input would cost a little at each call.
+        own = net.own_entries(state)
+        self._keys, self._tensors = list(own), tuple(own.values())
+        self._compiled = None
+        if setup.compile_act is not None and self._numpy is None:
+            self._num_inputs = len(choice.inputs(self._noise.first, 0))
+            fixed = self._num_inputs + len(own)
+            self._compiled = Compiled(self._pure, mode=setup.compile_act, fixed=fixed)
+        self.evaluated: list[Tensor] = []
+        """Log-probs and values of the actions explored last, where the choice gives them."""
+
+    def __call__(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
+        """obs [B, ...] -> actions [B, ...] as sampled, or the greedy ones."""
+        if self._privileged:
+            obs = policy_columns(obs, self._privileged)
+        # No parameter requires a gradient outside a learning step, so none is recorded here.
+        if not explore:  # in torch alone, whatever the net: see Agent.policy
+            return self._choice.greedy(self._net.net(obs))
+        noise = self._noise()
+        if self._numpy is not None:
+            return self._choice.in_numpy(self._numpy(obs.numpy()), noise, frame)
+        inputs = self._choice.inputs(noise, frame)
+        if self._compiled is None:
+            action, *self.evaluated = self._choice(self._net.net(obs), *inputs)
+        else:
+            action, *self.evaluated = self._compiled(*inputs, *self._tensors, obs)
+        return action
+
+    def state_dict(self) -> State:
+        return self._noise.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        self._noise.load_state_dict(state)
+
+    def _pure(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        inputs, parameters = tensors[: self._num_inputs], tensors[self._num_inputs : -1]
+        state = dict(zip(self._keys, parameters, strict=True))
+        return self._choice(self._net(state, tensors[-1]), *inputs)
+
+
+class SampledPolicy:
+    """Samples from pi(.|s); with `policy_and_value` also gives log-probs and values.
+
+    A `squashed` policy acts by tanh of its samples. `policy_and_value` is for nets through which a
+    second pass over the rollout would be expensive: for convolutions, a tenth of the training.
+    """
+
+    def __init__(
+        self,
+        distribution: ActionDistribution,
+        policy: Callable[[Heads], Distribution] | None = None,
+        policy_and_value: PolicyAndValue | None = None,
+        *,
+        squashed: bool = False,
+    ) -> None:
+        self.noise_kind, self.noise_dim = distribution.noise_kind, distribution.noise_dim
+        self._policy = policy or distribution
+        self._policy_and_value = policy_and_value
+        self._squashed = squashed
+        self._is_categorical = distribution.spaces.action_type == "discrete"
+
+    def __call__(self, heads: Heads, *inputs: Tensor) -> tuple[Tensor, ...]:
+        if self._policy_and_value is None:
+            action = self._policy(heads).sample(inputs[0])
+            return (action.tanh() if self._squashed else action,)
+        policy, value = self._policy_and_value(heads)
+        action = policy.sample(inputs[0])
+        return action, policy.log_prob(action), value
+
+    def greedy(self, heads: Heads) -> Tensor:
+        action = self._policy(heads).mode()
+        return action.tanh() if self._squashed else action
+
+    def inputs(self, noise: Tensor, frame: int) -> tuple[Tensor, ...]:
+        return (noise,)
+
+    def in_numpy(self, heads: list[np.ndarray], noise: Tensor, frame: int) -> Tensor:
+        if self._is_categorical:  # as Categorical.sample
+            return torch.from_numpy((heads[0] + noise.numpy()).argmax(-1))
+        return self([torch.from_numpy(head) for head in heads], noise)[0]
+
+
+class QExploration:
+    """Explores around the best Q value: epsilon-greedy, Boltzmann or at random.
+
+    The epsilon or temperature is a schedule over frames.
+    """
+
+    def __init__(self, spec: DQNSpec | SARSASpec, setup: Setup) -> None:
+        self._schedule = spec.explore_var_spec
+        self._policy = exploration_policy(spec)
+        is_boltzmann = self._policy == "boltzmann"
+        self.noise_kind: NoiseKind = "gumbel" if is_boltzmann else "uniform"
+        self.noise_dim = setup.spaces.action_sizes[0] if is_boltzmann else 2
+        self._explore_var = torch.zeros((), device=setup.device)
+
+    def __call__(self, heads: Heads, *inputs: Tensor) -> tuple[Tensor, ...]:
+        explore_var, noise = inputs
+        if self._policy == "boltzmann":
+            return (boltzmann(heads[0], explore_var, noise),)
+        if self._policy == "random":
+            explore_var = torch.ones_like(explore_var)
+        return (epsilon_greedy(heads[0], explore_var, noise),)
+
+    def greedy(self, heads: Heads) -> Tensor:
+        return heads[0].argmax(-1)
+
+    def inputs(self, noise: Tensor, frame: int) -> tuple[Tensor, ...]:
+        return self._explore_var.fill_(self.explore_var(frame)), noise
+
+    def in_numpy(self, heads: list[np.ndarray], noise: Tensor, frame: int) -> Tensor:
+        if self._policy == "epsilon_greedy":
+            epsilon = self.explore_var(frame)
+            return torch.from_numpy(numpy_epsilon_greedy(heads[0], epsilon, noise.numpy()))
+        return self([torch.from_numpy(heads[0])], *self.inputs(noise, frame))[0]
+
+    def explore_var(self, frame: int) -> float:
+        """Epsilon or temperature."""
+        return scheduled_value(self._schedule, frame)
+
+
+def exploration_policy(spec: DQNSpec | SARSASpec) -> str:
+    """`action_policy` of a spec; by default the one that suits its `action_pdtype`."""
+    if spec.action_policy != "default":
+        return spec.action_policy
+    is_sampled = spec.action_pdtype in ("Categorical", "GumbelSoftmax")
+    return "boltzmann" if is_sampled else "epsilon_greedy"
+
+
+def epsilon_greedy(q_value: Tensor, epsilon: Tensor, noise: Tensor) -> Tensor:
+    """With probability epsilon a uniform action, else the best; drawn for each env apart.
+
+    noise [B, 2] is uniform: the first column decides whether to explore, the second picks the
+    action.
+    """
+    count = q_value.shape[-1]
+    uniform = (noise[:, 1] * count).long().clamp(max=count - 1)
+    return torch.where(noise[:, 0] < epsilon, uniform, q_value.argmax(-1))
+
+
+def numpy_epsilon_greedy(q_value: np.ndarray, epsilon: float, noise: np.ndarray) -> np.ndarray:
+    """`epsilon_greedy` in NumPy: the same choice from the same noise."""
+    best: np.ndarray = q_value.argmax(-1)
+    explores = noise[:, 0] < epsilon
+    if explores.any():  # seldom, once epsilon is small
+        count = q_value.shape[-1]
+        uniform = np.minimum((noise[:, 1] * count).astype(np.int64), count - 1)
+        best[explores] = uniform[explores]
+    return best
+
+
+def boltzmann(q_value: Tensor, temperature: Tensor, noise: Tensor) -> Tensor:
+    """A sample from softmax(Q / temperature); noise [B, A] is Gumbel-distributed."""
+    return Categorical(q_value / temperature.clamp_min(1e-8)).sample(noise)
+
+
+class Noise:
+    """Blocks of seeded noise, so that acting costs one slice per step and no generator call."""
+
+    BLOCK_STEPS = 256
+    BLOCK_NUMBERS = 2**20  # with thousands of envs a block has fewer steps
+
+    def __init__(
+        self,
+        kind: NoiseKind,
+        shape: tuple[int, ...],
+        seed: int,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._kind = kind
+        self._device = device
+        steps = min(self.BLOCK_STEPS, self.BLOCK_NUMBERS // math.prod(shape))
+        self._shape = (max(1, steps), *shape)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._start = self._generator.get_state()
+        self._next = 0
+        self._rows = self._draw()
+
+    def __call__(self) -> Tensor:
+        if self._next == len(self._rows):
+            self._start = self._generator.get_state()
+            self._rows = self._draw()
+            self._next = 0
+        self._next += 1
+        return self._rows[self._next - 1]
+
+    @property
+    def first(self) -> Tensor:
+        """The first row of the current block."""
+        return self._rows[0]
+
+    def state_dict(self) -> State:
+        """The generator as it was before the current block, and the rows of the block used."""
+        return {"generator": self._start.clone(), "next": torch.tensor(self._next)}
+
+    def load_state_dict(self, state: State) -> None:
+        self._generator.set_state(state["generator"])
+        self._start = state["generator"].clone()
+        self._rows = self._draw()
+        self._next = int(state["next"])
+
+    def _draw(self) -> Sequence[Tensor]:
+        # Drawn on the CPU whatever the device, so that one seed means one stream everywhere.
+        draw = torch.randn if self._kind == "normal" else torch.rand
+        noise = draw(self._shape, generator=self._generator)
+        if self._kind == "gumbel":
+            noise = -(-noise.clamp_min(torch.finfo(torch.float32).tiny).log()).log()
+        return noise.to(self._device).unbind(0)
+
+
+MAX_ROWS = 64
+MAX_WIDTH = 256  # beyond, arithmetic weighs more than calls
+
+_IN_PLACE: dict[type[nn.Module], Callable[[np.ndarray], object]] = {
+    nn.Tanh: lambda x: np.tanh(x, out=x),
+    nn.ReLU: lambda x: np.maximum(x, 0.0, out=x),
+}
+
+
+def numpy_policy(net: nn.Module, rows: int) -> NumpyPolicy | None:
+    """The forward pass of a small MLP in NumPy; None where torch is faster or NumPy cannot.
+
+    A NumPy call costs a third of a torch call, and acting in a handful of envs is all calls. The
+    weights are views of the net's own parameters, so an update shows at once.
+    """
+    if not isinstance(net, MLPNet) or rows > MAX_ROWS:
+        return None
+    tails = list(net.tails) if isinstance(net.tails, nn.ModuleList) else [net.tails]
+    heads = [list(tail) for tail in tails if isinstance(tail, nn.Sequential)]
+    body = [(net.model[i], net.model[i + 1]) for i in range(0, len(net.model) - 1, 2)]
+    is_plain = (
+        len(net.model) == 2 * len(body)
+        and all(isinstance(a, nn.Linear) and type(b) in _IN_PLACE for a, b in body)
+        and all(len(head) == 1 and isinstance(head[0], nn.Linear) for head in heads)
+    )
+    linear = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
+    if not is_plain or any(max(layer.weight.shape) > MAX_WIDTH for layer in linear):
+        return None
+    if any(layer.weight.device.type != "cpu" for layer in linear):
+        return None
+    hidden = [(*_views(a), _IN_PLACE[type(b)]) for a, b in body]
+    outputs = [_views(head[0]) for head in heads]
+    log_std = net.log_std.numpy() if hasattr(net, "log_std") else None
+
+    def forward(obs: np.ndarray) -> list[np.ndarray]:
+        x = obs.reshape(obs.shape[0], -1)
+        for weight, bias, activate in hidden:
+            x = x @ weight
+            x += bias
+            activate(x)
+        heads = [x @ weight + bias for weight, bias in outputs]
+        if log_std is not None:
+            # Copied, because torch warns of arrays that cannot be written, such as a broadcast.
+            heads.append(np.broadcast_to(log_std, heads[0].shape).copy())
+        return heads
+
+    return forward
+
+
+def _views(layer: nn.Module) -> tuple[np.ndarray, np.ndarray]:
+    assert isinstance(layer, nn.Linear)
+    return layer.weight.detach().numpy().T, layer.bias.detach().numpy()

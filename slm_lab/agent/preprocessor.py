@@ -1,0 +1,263 @@
+"""Preprocessing of raw observations and rewards, and the running statistics that it uses.
+
+Acting never moves the statistics. A rollout moves them after it was learned from, so that the
+acting policy and the loss read the same numbers; a replay keeps raw rows, moves them with every
+step, and preprocesses each batch by the latest.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor
+
+from slm_lab.agent.learning.moments import RunningMoments, State
+from slm_lab.agent.learning.returns import discounted_scan
+from slm_lab.types import Metrics, PastBatch, ReplayBatch, Rollout
+
+if TYPE_CHECKING:
+    from slm_lab.spec import EnvSpec
+
+Batch = TypeVar("Batch", Rollout, ReplayBatch, PastBatch)
+
+
+class Preprocessor:
+    """Raw observations and rewards -> those that nets act on and learn from, on their device.
+
+    Observations are transformed where they are, then moved. With `on_device` they are moved first,
+    and their statistics are on the device too.
+    """
+
+    def __init__(
+        self,
+        obs_transform: ObsNormalizer | ObsClip | None,
+        reward_transform: RewardTransform | None,
+        device: torch.device,
+        *,
+        on_device: bool = False,
+    ) -> None:
+        self._obs_transform = obs_transform
+        self._reward_transform = reward_transform
+        self._device = device
+        self._on_cpu = device.type == "cpu"
+        self._on_device = on_device
+
+    @property
+    def has_statistics(self) -> bool:
+        return isinstance(self._obs_transform, ObsNormalizer) or self._reward_transform is not None
+
+    @property
+    def rescales_rewards(self) -> bool:
+        """Whether the scale of rewards changes as training goes on."""
+        return self._reward_transform is not None and self._reward_transform.follows_rewards
+
+    @property
+    def keeps_obs(self) -> bool:
+        """Whether observations are neither transformed nor moved."""
+        return self._on_cpu and self._obs_transform is None
+
+    def obs(self, obs: Tensor) -> Tensor:
+        if self._on_device:
+            obs = obs.to(self._device)
+        if self._obs_transform is not None:
+            obs = self._obs_transform(obs)
+        return obs if self._on_cpu else obs.to(self._device)
+
+    def reward(self, reward: Tensor) -> Tensor:
+        return reward if self._reward_transform is None else self._reward_transform(reward)
+
+    def to_device(self, batch: Batch) -> Batch:
+        if self._on_cpu:
+            return batch
+        columns = {f.name: getattr(batch, f.name) for f in fields(batch)}
+        moved = {k: v.to(self._device) for k, v in columns.items() if v is not None}
+        return replace(batch, **moved)
+
+    def observe_rewards(self, reward: Tensor, ended: Tensor) -> None:
+        if self._reward_transform is not None:
+            self._reward_transform.observe(reward, ended)
+
+    def observe_obs(self, obs: Tensor) -> None:
+        """obs: [N, *obs_shape], raw."""
+        if isinstance(self._obs_transform, ObsNormalizer):
+            self._obs_transform.update(obs)
+
+    def statistics(self) -> dict[str, dict[str, Tensor]]:
+        """Running statistics by the name of their owner."""
+        statistics = {}
+        if isinstance(self._obs_transform, ObsNormalizer):
+            statistics["obs_normalizer"] = self._obs_transform.state_dict()
+        if self._reward_transform is not None:
+            statistics["reward_transform"] = self._reward_transform.state_dict()
+        return statistics
+
+    def load_statistics(self, state: dict[str, dict[str, Tensor]]) -> None:
+        if isinstance(self._obs_transform, ObsNormalizer):
+            self._obs_transform.load_state_dict(state["obs_normalizer"])
+        if self._reward_transform is not None:
+            self._reward_transform.load_state_dict(state["reward_transform"])
+
+
+class RecurrentPreprocessor(Preprocessor):
+    """Preprocesses the observation at the front of a row; restart and memory stay as they are."""
+
+    def __init__(
+        self,
+        obs_transform: ObsNormalizer | ObsClip | None,
+        reward_transform: RewardTransform | None,
+        device: torch.device,
+        obs_shape: tuple[int, ...],
+    ) -> None:
+        super().__init__(obs_transform, reward_transform, device)
+        self._obs_shape = obs_shape
+        self._obs_width = math.prod(obs_shape)
+
+    def obs(self, obs: Tensor) -> Tensor:
+        if self._obs_transform is None:
+            return super().obs(obs)
+        bare, past = obs[..., : self._obs_width], obs[..., self._obs_width :]
+        transformed = super().obs(bare.reshape(*bare.shape[:-1], *self._obs_shape))
+        return torch.cat([transformed.reshape(bare.shape), past.to(transformed.device)], -1)
+
+    def observe_obs(self, obs: Tensor) -> None:
+        super().observe_obs(obs[:, : self._obs_width].reshape(-1, *self._obs_shape))
+
+
+def can_adapt(metrics: Metrics) -> bool:
+    """Whether the policy can still adapt to moving statistics; at a rate of zero it cannot.
+
+    The better a policy balances, the less observations vary, and shrinking variance makes
+    normalisation amplify them: under frozen weights that took InvertedPendulum from 1,000 steps
+    to 4.
+    """
+    return metrics.values.get("lr") != 0.0
+
+
+class ObsNormalizer:
+    """Computes (obs - mean) / std, clipped. Constant dimensions give zero."""
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        clip: float | None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._moments = RunningMoments(obs_shape, device)
+        self._clip = clip
+        self._mean = torch.zeros(obs_shape, device=device)
+        self._inv_std = torch.ones(obs_shape, device=device)
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        normalized = (obs - self._mean).mul_(self._inv_std)
+        return normalized if self._clip is None else normalized.clamp_(-self._clip, self._clip)
+
+    def update(self, obs: Tensor) -> None:
+        """obs: [N, *obs_shape], raw."""
+        self._moments.update(obs)
+        self._refresh()
+
+    def state_dict(self) -> State:
+        return self._moments.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        self._moments.load_state_dict(state)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._mean.copy_(self._moments.mean)
+        self._inv_std.copy_((self._moments.var + 1e-8).rsqrt())
+
+
+class ObsClip:
+    """Clips observations without normalising them."""
+
+    def __init__(self, clip: float) -> None:
+        self._clip = clip
+
+    def __call__(self, obs: Tensor) -> Tensor:
+        return obs.clamp(-self._clip, self._clip)
+
+
+class RewardTransform:
+    """Scales raw rewards, divides them by the std of the discounted return, and clips them.
+
+    Rewards are not centred: that would change their sign, and so which behaviour is good.
+    """
+
+    def __init__(
+        self,
+        lanes: int,
+        gamma: float,
+        *,
+        scale: float,
+        normalize: bool,
+        clip: tuple[float, float] | None,
+    ) -> None:
+        self._gamma = gamma
+        self._scale = scale
+        self._clip = clip
+        self._moments = RunningMoments(()) if normalize else None
+        self._return = torch.zeros(lanes)
+
+    @property
+    def follows_rewards(self) -> bool:
+        """Whether the scale moves with the rewards that are observed."""
+        return self._moments is not None
+
+    def observe(self, reward: Tensor, ended: Tensor) -> None:
+        """Update the statistics by raw rewards [T, B], in order of time."""
+        if self._moments is not None:
+            self._moments.update(self._discounted(reward * self._scale, ended).reshape(-1))
+
+    def __call__(self, reward: Tensor) -> Tensor:
+        """Transform raw rewards of any shape by the current statistics."""
+        if self._scale != 1.0:
+            reward = reward * self._scale
+        if self._moments is not None:
+            reward = reward * float((self._moments.var + 1e-8).rsqrt())
+        return reward if self._clip is None else reward.clamp(*self._clip)
+
+    def _discounted(self, reward: Tensor, ended: Tensor) -> Tensor:
+        """G_t = r_t + gamma * G_{t-1}, restarting after each ending; carried over between calls."""
+        decay = self._gamma * (~ended).to(reward.dtype)
+        carried = reward[:1] + self._gamma * self._return
+        # The same scan as for returns, walked forward in time instead of backward.
+        backward = discounted_scan(
+            torch.cat([carried, reward[1:]]).flip(0),
+            torch.cat([decay[:-1].flip(0), torch.zeros_like(decay[:1])]),
+        )
+        returns = backward.flip(0)
+        self._return = returns[-1] * ~ended[-1]
+        return returns
+
+    def state_dict(self) -> State:
+        moments = {} if self._moments is None else self._moments.state_dict()
+        return moments | {"return": self._return.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        if self._moments is not None:
+            self._moments.load_state_dict(state)
+        self._return = state["return"].clone()
+
+
+def make_obs_transform(
+    spec: EnvSpec, obs_shape: tuple[int, ...], device: torch.device | str = "cpu"
+) -> ObsNormalizer | ObsClip | None:
+    if spec.normalize_obs:
+        return ObsNormalizer(obs_shape, spec.clip_obs, device)
+    return None if spec.clip_obs is None else ObsClip(spec.clip_obs)
+
+
+def make_reward_transform(spec: EnvSpec, gamma: float, lanes: int) -> RewardTransform | None:
+    if not spec.normalize_reward and spec.clip_reward is None and spec.reward_scale == 1.0:
+        return None
+    return RewardTransform(
+        lanes,
+        gamma,
+        scale=spec.reward_scale,
+        normalize=spec.normalize_reward,
+        clip=spec.clip_reward,
+    )
