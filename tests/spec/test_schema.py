@@ -575,4 +575,4 @@ def test_a_privileged_critic_needs_a_critic_of_its_own(ppo, dqn):
     ppo["agent"]["net"]["shared"] = True
     assert "agent.net.shared" in problems(ppo)["env.privileged"]
     dqn["env"]["privileged"] = True
-    assert "DQN: it is for PPO and ActorCritic" in problems(dqn)["env.privileged"]
+    assert "DQN: it is for ActorCritic and PPO" in problems(dqn)["env.privileged"]

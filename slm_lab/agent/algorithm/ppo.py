@@ -26,10 +26,11 @@ from slm_lab.agent.learning.divergence import check_finite
 from slm_lab.agent.learning.learner import Learner, State, Update, descent
 from slm_lab.agent.learning.parallel_learners import ParallelLearners
 from slm_lab.agent.learning.seeds import initialising
+from slm_lab.spec import ppo_minibatch_size
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:
-    from slm_lab.spec import NetSpec, PPOSILSpec, PPOSpec
+    from slm_lab.spec import NetSpec, PPOSILSpec, PPOSpec, Spec
 
 
 def ppo_policy_loss(
@@ -79,6 +80,12 @@ class FlatRollout(NamedTuple):
 
 class PPO:
     """Owns nets, optimisers, schedules. One update = one rollout, several epochs of minibatches."""
+
+    @classmethod
+    def build(cls, spec: Spec, setup: Setup) -> PPO:
+        algorithm: Any = spec.agent.algorithm
+        agent = spec.agent
+        return cls(algorithm, agent.net, agent.critic, setup, ppo_minibatch_size(spec))
 
     def __init__(
         self,
