@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slm_lab import load_spec
-from slm_lab.spec import Spec
-from slm_lab.spec.algorithm import (
+from slm_lab.spec import (
     ActorCriticSpec,
     CrossQSpec,
     DQNSpec,
@@ -16,8 +15,8 @@ from slm_lab.spec.algorithm import (
     ReinforceSpec,
     ScheduleSpec,
     SoftActorCriticSpec,
+    Spec,
 )
-from slm_lab.spec.memory import PrioritizedReplaySpec, ReplaySpec
 
 HERE = Path(__file__).parent
 SHIPPED = HERE.parent / "slm_lab" / "spec" / "benchmark"
@@ -142,7 +141,6 @@ def settings_of(spec: Spec, workload: Workload) -> dict[str, Any]:
             return common
         case DQNSpec() | SoftActorCriticSpec() | CrossQSpec():
             memory = spec.agent.memory
-            assert isinstance(memory, ReplaySpec | PrioritizedReplaySpec)
             if algorithm.training_frequency != env.num_envs:
                 raise ValueError(f"{workload.spec_name}: peers update once per vector step")
             return common | {

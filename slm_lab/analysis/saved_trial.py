@@ -18,9 +18,9 @@ import pandas as pd
 
 from slm_lab.analysis.metrics import random_baseline
 from slm_lab.analysis.sessions import measured_baselines
-from slm_lab.analysis.style import algorithm_label
 from slm_lab.runs.files import MAX_TABLE_BYTES, read_bytes, read_json
 from slm_lab.runs.saved_spec import read_spec_tree
+from slm_lab.spec.algorithm import algorithm_label
 from slm_lab.spec.catalog import target_score
 from slm_lab.spec.error import nearest
 from slm_lab.spec.run_folder import RunFolderError, listed, spec_files

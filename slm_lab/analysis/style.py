@@ -7,8 +7,10 @@ test_style.py). Lines of algorithms also differ in their markers: no graph rests
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from slm_lab.spec.algorithm import algorithm_with_label
 
 BLUE, VERMILLION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 ORANGE, SKY, VIOLET, BROWN = "#E69F00", "#56B4E9", "#7A50F0", "#A03A20"
@@ -18,30 +20,19 @@ MEAN_COLOR = BLUE
 SESSION_COLOR = "#8A8A8A"
 SCORE_COLORS = "viridis"  # even in grey, and to most eyes
 
-# The order of a legend, and each algorithm's colour and marker, whatever else is in the graph.
-_ALGORITHMS: Mapping[str, tuple[str, str]] = {
-    "REINFORCE": (SKY, "o"),
-    "SARSA": (BROWN, "s"),
-    "DQN": (ORANGE, "^"),
-    "DDQN": (LIGHT_GREEN, "<"),
-    "DDQN+PER": (VERMILLION, "v"),
-    "A2C": (GREEN, "D"),
-    "SIL": (GREY, "P"),
-    "PPO": (BLUE, "o"),
-    "PPO+SIL": (GREY, "X"),
-    "SAC": (PINK, "s"),
-    "CrossQ": (VIOLET, "^"),
-    "Random": (GREY, "."),
+_COLORS = {
+    "blue": BLUE,
+    "vermillion": VERMILLION,
+    "green": GREEN,
+    "pink": PINK,
+    "orange": ORANGE,
+    "sky": SKY,
+    "violet": VIOLET,
+    "brown": BROWN,
+    "lightgreen": LIGHT_GREEN,
+    "grey": GREY,
 }
-_LABELS = {
-    "Reinforce": "REINFORCE",
-    "VanillaDQN": "DQN",
-    "DQNBase": "DQN",
-    "DoubleDQN": "DDQN",
-    "ActorCritic": "A2C",
-    "SoftActorCritic": "SAC",
-    "PPOSIL": "PPO+SIL",
-}
+"""The names that records of algorithms use."""
 _DASHES = ("solid", "dash", "dot", "dashdot")  # for a second line of the same colour
 
 
@@ -52,16 +43,10 @@ class LineStyle:
     marker: str  # as matplotlib calls it
 
 
-def algorithm_label(algorithm: str, memory: str = "") -> str:
-    """What plots call an algorithm of a spec: `DoubleDQN` with a prioritised replay is DDQN+PER."""
-    label = _LABELS.get(algorithm, algorithm)
-    return "DDQN+PER" if label == "DDQN" and memory.startswith("Prioritized") else label
-
-
 def legend_rank(label: str) -> tuple[int, str]:
-    """To sort labels by: known algorithms in their fixed order, then the others by name."""
-    known = list(_ALGORITHMS)
-    return (known.index(label) if label in known else len(known), label)
+    """To sort labels by: known algorithms in the order of their records, then others by name."""
+    info = algorithm_with_label(label)
+    return (info.order if info else 10_000, label)
 
 
 def line_styles(algorithms: Sequence[str]) -> list[LineStyle]:
@@ -69,8 +54,17 @@ def line_styles(algorithms: Sequence[str]) -> list[LineStyle]:
     seen: dict[str, int] = {}
     styles = []
     for label in algorithms:
-        color, marker = _ALGORITHMS.get(label, (GREY, "."))
+        color, marker = _style_of(label)
         count = seen.get(color, 0)
         seen[color] = count + 1
         styles.append(LineStyle(color, _DASHES[count % len(_DASHES)], marker))
     return styles
+
+
+def _style_of(label: str) -> tuple[str, str]:
+    info = algorithm_with_label(label)
+    if info is None:
+        return GREY, "."
+    has_own = info.per_style is not None and label != info.label
+    style = info.per_style if has_own and info.per_style else info.style
+    return _COLORS.get(style.color, style.color), style.marker

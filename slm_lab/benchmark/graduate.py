@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from slm_lab.benchmark.manifest import Row, algorithm_of, load_manifest
+from slm_lab.benchmark.manifest import Row, load_manifest
 from slm_lab.hub.error import RemoteError
 from slm_lab.hub.remote import open_remote
 from slm_lab.hub.transfer import Progress, matching, pull, push
@@ -67,7 +67,7 @@ def _publish(folder: Path, target: str, only_check: bool, progress: Progress | N
 
 
 def _row(spec: Spec) -> Row | None:
-    env, algorithm = listed_env(spec.env.name, spec.env.kwargs), algorithm_of(spec)
+    env, algorithm = listed_env(spec.env.name, spec.env.kwargs), spec.agent.label
     rows = load_manifest().rows
     return next((row for row in rows if (row.env, row.algorithm) == (env, algorithm)), None)
 
@@ -83,7 +83,7 @@ def _problems(folder: Path, saved: SavedRun, row: Row | None) -> list[str]:
     spec = saved.spec
     if row is None:
         return [
-            f"no benchmark table lists {algorithm_of(spec)} on {spec.env.name}, so there are no "
+            f"no benchmark table lists {spec.agent.label} on {spec.env.name}, so there are no "
             "Settings that it could match. `slm-lab benchmark status` shows what they list."
         ]
     found = {

@@ -22,18 +22,6 @@ from slm_lab.spec.catalog import listed_env, target_score
 
 SOURCES_FILE = "sources.yaml"
 Flag = Literal["env", "max_frame", "env.max_frame", "meta.max_session", "meta.log_frequency"]
-ALGORITHMS = {
-    "Reinforce": "REINFORCE",
-    "SARSA": "SARSA",
-    "VanillaDQN": "DQN",
-    "DQN": "DQN",
-    "DoubleDQN": "DDQN",
-    "ActorCritic": "A2C",
-    "PPO": "PPO",
-    "PPOSIL": "PPO-SIL",
-    "SoftActorCritic": "SAC",
-    "CrossQ": "CrossQ",
-}
 
 
 class ManifestError(ValueError):
@@ -235,7 +223,7 @@ def row_problems(row: Row, spec: Spec | None = None) -> list[str]:
             return [f"{row.id}: {error}"]
     found = {
         "env": listed_env(spec.env.name, spec.env.kwargs),
-        "algorithm": algorithm_of(spec),
+        "algorithm": spec.agent.label,
         "max_frame": spec.env.max_frame,
         "num_envs": spec.env.num_envs,
         "max_session": spec.meta.max_session,
@@ -248,13 +236,6 @@ def row_problems(row: Row, spec: Spec | None = None) -> list[str]:
         for key, value in expected.items()
         if found[key] != value
     ]
-
-
-def algorithm_of(spec: Spec) -> str:
-    """The name that tables list a spec's algorithm under."""
-    name = ALGORITHMS.get(spec.agent.algorithm.name, spec.agent.algorithm.name)
-    is_per = spec.agent.memory.name.startswith("Prioritized")
-    return f"{name}+PER" if is_per else name
 
 
 def _read_phase(path: Path) -> Phase:

@@ -67,7 +67,7 @@ def export_policy(
     out: Path | None = None,
 ) -> Path:
     """Write the deterministic policy of a session, verify it, and return where it is."""
-    if run.spec.agent.algorithm.name == "Random":
+    if not run.spec.agent.algorithm_info.learns:
         raise ExportError("agent.algorithm.name: Random has no policy; there is nothing to export.")
     if isinstance(run.spec.agent.net, RecurrentNetSpec):
         raise ExportError(

@@ -94,7 +94,7 @@ def load_session(
 
 def _read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]:
     """The state dicts that acting needs, by the names of their files."""
-    nets = [] if run.spec.agent.algorithm.name == "Random" else ["net"]
+    nets = ["net"] if run.spec.agent.algorithm_info.learns else []
     statistics = [STATISTICS] if run.spec.env.normalize_obs else []
     states = {}
     for name in nets + statistics:

@@ -35,7 +35,7 @@ class SavedRun:
 
     def sessions(self, *, best: bool = True) -> tuple[int, ...]:
         """Sessions with a saved agent, best or last."""
-        if self.spec.agent.algorithm.name == "Random":  # it has no net to save
+        if not self.spec.agent.algorithm_info.learns:  # it has no net to save
             has_tables = (self.layout.predir / "info").is_dir()
             return self.layout.sessions(self.trial) if has_tables else ()
         saved = _saved_agents(self.layout)

@@ -1,20 +1,21 @@
-"""The door: a spec file becomes frozen, validated data, or a SpecError. No torch here."""
+"""Spec files become frozen, validated data, or a SpecError. Nothing here imports torch."""
 
-from slm_lab.spec.algorithm import (
-    ActorCriticSpec,
+from slm_lab.spec.agent import AgentSpec
+from slm_lab.spec.algorithm.a2c import ActorCriticSpec
+from slm_lab.spec.algorithm.base import (
     AlgorithmSpec,
-    CrossQSpec,
-    DQNSpec,
-    EntropyAnnealSpec,
-    PPOSILSpec,
-    PPOSpec,
-    RandomSpec,
-    ReinforceSpec,
-    SARSASpec,
     ScheduleSpec,
-    SILSpec,
-    SoftActorCriticSpec,
+    batches_per_call,
+    training_start_step,
 )
+from slm_lab.spec.algorithm.crossq import CrossQSpec
+from slm_lab.spec.algorithm.dqn import DQNSpec
+from slm_lab.spec.algorithm.ppo import PPOSpec, ppo_minibatch_size
+from slm_lab.spec.algorithm.random import RandomSpec
+from slm_lab.spec.algorithm.reinforce import ReinforceSpec
+from slm_lab.spec.algorithm.sac import EntropyAnnealSpec, SoftActorCriticSpec
+from slm_lab.spec.algorithm.sarsa import SARSASpec
+from slm_lab.spec.algorithm.sil import PPOSILSpec, SILSpec
 from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.error import Problem, SpecError, SpecWarning
 from slm_lab.spec.load import (
@@ -31,34 +32,21 @@ from slm_lab.spec.load import (
     spec_names,
     upgrade_file,
 )
-from slm_lab.spec.memory import (
-    MemorySpec,
+from slm_lab.spec.memory.base import MemorySpec
+from slm_lab.spec.memory.on_policy import (
     OnPolicyBatchReplaySpec,
     OnPolicyCrossEntropySpec,
     OnPolicyReplaySpec,
-    PrioritizedReplaySpec,
-    ReplaySpec,
 )
+from slm_lab.spec.memory.replay import PrioritizedReplaySpec, ReplaySpec
 from slm_lab.spec.meta import MetaSpec
-from slm_lab.spec.net import (
-    ConvNetSpec,
-    DuelingConvNetSpec,
-    DuelingMLPNetSpec,
-    LossSpec,
-    MLPNetSpec,
-    NetSpec,
-    OptimSpec,
-    RecurrentNetSpec,
-    SchedulerSpec,
-    TorchArcNetSpec,
-)
-from slm_lab.spec.schema import (
-    AgentSpec,
-    Spec,
-    batches_per_call,
-    ppo_minibatch_size,
-    training_start_step,
-)
+from slm_lab.spec.net.base import NetSpec
+from slm_lab.spec.net.conv import ConvNetSpec, DuelingConvNetSpec
+from slm_lab.spec.net.mlp import DuelingMLPNetSpec, MLPNetSpec
+from slm_lab.spec.net.recurrent import RecurrentNetSpec
+from slm_lab.spec.net.torch_arc import TorchArcNetSpec
+from slm_lab.spec.optim import LossSpec, OptimSpec, SchedulerSpec
+from slm_lab.spec.schema import Spec
 from slm_lab.spec.search import split_search_key
 
 __all__ = [

@@ -59,8 +59,13 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def is_number(value: object) -> bool:
+    """Whether a value is an int or a float; bool is neither here."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _number(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         raise invalid(f"found {shown(value)}; expected a number")
     return value
 
@@ -101,7 +106,7 @@ FreeMapping = Annotated[Mapping[str, Any], BeforeValidator(_mapping)]
 
 
 @dataclass(slots=True)
-class Report:
+class Findings:
     """What building a spec found: problems stop it, the rest becomes warnings."""
 
     problems: list[Problem] = field(default_factory=list)
@@ -125,7 +130,7 @@ def build_block(
     model: type[BlockT],
     tree: Mapping[str, Any],
     path: str,
-    report: Report,
+    findings: Findings,
     *,
     label: str,
     siblings: Collection[str] = (),
@@ -143,15 +148,15 @@ def build_block(
             known[key] = value
         elif key in siblings:
             if value is not None:
-                report.inert.append(f"{path}.{spelling.get(key, key)}")
+                findings.inert.append(f"{path}.{spelling.get(key, key)}")
         else:
             message = f"unknown key for {label}. {did_you_mean(key, model.model_fields)}"
-            report.problem(f"{path}.{spelling.get(key, key)}", message)
+            findings.problem(f"{path}.{spelling.get(key, key)}", message)
     try:
         return model.model_validate(known)
     except ValidationError as error:
         for detail in error.errors(include_url=False):
-            report.problems.append(_problem(detail, model, path, label, spelling))
+            findings.problems.append(_problem(detail, model, path, label, spelling))
         return None
 
 

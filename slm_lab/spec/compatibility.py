@@ -8,22 +8,28 @@ trained, resumed and evaluated by tests/test_compatibility.py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from slm_lab.spec.algorithm import ALGORITHMS, ON_POLICY, SELF_IMITATION
+from slm_lab.spec.algorithm import ALGORITHMS
+from slm_lab.spec.algorithm.base import AlgorithmInfo
 from slm_lab.spec.error import Problem
-from slm_lab.spec.net import NetSpec, RecurrentNetSpec, TorchArcNetSpec
 
 if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec
 
-LEARNING = tuple(name for name in ALGORITHMS if name not in ("Random", "DQNBase"))
-"""The algorithms of the table; DQNBase is another name of VanillaDQN."""
 
-_REPLAYING = frozenset({"VanillaDQN", "DQN", "DoubleDQN", "SoftActorCritic", "CrossQ"})
-_EPISODIC = frozenset({"SARSA", "Reinforce", "ActorCritic", "SIL"})
+def _algorithms(has: Callable[[AlgorithmInfo], bool]) -> frozenset[str]:
+    """The learning algorithms whose record has something."""
+    return frozenset(name for name, info in ALGORITHMS.items() if info.learns and has(info))
+
+
+LEARNING = tuple(name for name, info in ALGORITHMS.items() if info.learns)
+"""The algorithms of the table."""
+_SAMPLING = _algorithms(lambda info: info.imitates or "replay" in info.memories)
+_EPISODIC = _algorithms(lambda info: "episodes" in info.memories)
+_PRIVILEGED = _algorithms(lambda info: info.privileged_critic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,7 @@ class Feature:
 
 def _having(*keys: str) -> frozenset[str]:
     """The algorithms whose block has one of these keys."""
-    return frozenset(n for n in LEARNING if ALGORITHMS[n].model_fields.keys() & set(keys))
+    return _algorithms(lambda info: bool(info.spec_class.model_fields.keys() & set(keys)))
 
 
 def _algorithm_flag(key: str) -> Callable[[Spec], bool]:
@@ -46,58 +52,31 @@ def _algorithm_flag(key: str) -> Callable[[Spec], bool]:
 
 
 def _sums_rewards(spec: Spec) -> bool:
-    algorithm = spec.agent.algorithm
+    algorithm: Any = spec.agent.algorithm
     if getattr(algorithm, "n_step", 1) > 1:
         return True
-    return getattr(algorithm, "num_step_returns", None) is not None and algorithm.lam is None  # type: ignore[union-attr]
-
-
-def _prioritizes(spec: Spec) -> bool:
-    memory = spec.agent.memory
-    if spec.agent.algorithm.name in SELF_IMITATION:
-        return getattr(memory, "sil_replay_name", "") == "PrioritizedReplay"
-    return memory.name == "PrioritizedReplay"
+    return getattr(algorithm, "num_step_returns", None) is not None and algorithm.lam is None
 
 
 def _normalizes_batches(spec: Spec) -> bool:
-    return any(has_batch_norm(net) for net in (spec.agent.net, spec.agent.critic_net) if net)
-
-
-def has_batch_norm(net: NetSpec) -> bool:
-    """Whether a net's output for a row depends on the other rows of its batch while it learns."""
-    if isinstance(net, TorchArcNetSpec):
-        return _names_batch_layer(net.arc)
-    return bool(getattr(net, "batch_norm", False))
-
-
-def _names_batch_layer(arc: object) -> bool:
-    if isinstance(arc, Mapping):
-        layers = [key for key in arc if isinstance(key, str)]
-        is_here = any("BatchNorm" in key or "BatchRenorm" in key for key in layers)
-        return is_here or any(_names_batch_layer(part) for part in arc.values())
-    return isinstance(arc, list | tuple) and any(_names_batch_layer(part) for part in arc)
+    return spec.agent.net.normalizes_batches or spec.agent.critic.normalizes_batches
 
 
 FEATURES: dict[str, Feature] = {
     feature.name: feature
     for feature in (
         Feature(
-            "recurrent net", "agent.net.type", lambda s: isinstance(s.agent.net, RecurrentNetSpec)
+            "recurrent net", "agent.net.type", lambda s: s.agent.net.sequence_length is not None
         ),
         Feature(
             "n-step", "agent.algorithm.n_step", _sums_rewards, _having("n_step", "num_step_returns")
         ),
-        Feature("PER", "agent.memory.name", _prioritizes, _REPLAYING | SELF_IMITATION),
-        Feature(
-            "CER",
-            "agent.memory.use_cer",
-            lambda s: s.agent.memory.use_cer,
-            _REPLAYING | SELF_IMITATION,
-        ),
+        Feature("PER", "agent.memory.name", lambda s: s.agent.memory.prioritizes, _SAMPLING),
+        Feature("CER", "agent.memory.use_cer", lambda s: s.agent.memory.use_cer, _SAMPLING),
         Feature(
             "whole episodes",
             "agent.memory.name",
-            lambda s: s.agent.memory.name == "OnPolicyReplay",
+            lambda s: s.agent.memory_info.kind == "episodes",
             _EPISODIC,
         ),
         Feature("frame stack", "env.frame_stack", lambda s: s.env.frame_stack > 1),
@@ -145,20 +124,20 @@ class Refusal:
 REFUSALS = (
     Refusal(
         "recurrent net",
-        frozenset({"SoftActorCritic", "CrossQ"}),
+        _algorithms(lambda info: not info.recurrent),
         "it learns from single transitions and has no recurrent form",
         "Use MLPNet, or PPO or DQN with RecurrentNet.",
     ),
     Refusal(
         "batch norm",
-        frozenset(ON_POLICY),
+        _algorithms(lambda info: "replay" not in info.memories),
         "a policy that learns under batch statistics is not the one that acted",
         "Set batch_norm to false, or use layer_norm.",
     ),
     Refusal(
         "privileged critic",
-        frozenset(LEARNING) - {"PPO", "ActorCritic"},
-        "it is for PPO and ActorCritic",
+        _algorithms(lambda info: not info.privileged_critic),
+        f"it is for {' and '.join(name for name in LEARNING if name in _PRIVILEGED)}",
         "Set env.privileged to false.",
     ),
     Refusal(
@@ -205,14 +184,8 @@ REFUSALS = (
     ),
     Refusal(
         "multi-discrete actions",
-        frozenset({"SARSA", "VanillaDQN", "DQNBase", "DQN", "DoubleDQN"}),
-        "its Q values need discrete actions",
-        "Use PPO.",
-    ),
-    Refusal(
-        "multi-discrete actions",
-        frozenset({"SoftActorCritic", "CrossQ"}),
-        "it takes discrete or continuous actions",
+        _algorithms(lambda info: "multi_discrete" not in info.actions),
+        "it has no form for several discrete actions at once",
         "Use PPO.",
     ),
 )

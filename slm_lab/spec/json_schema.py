@@ -1,15 +1,22 @@
 """A JSON Schema of spec files, made from the typed spec, so that editors complete and check them.
 
-Pydantic describes what a built spec holds; authors write a little differently, and this is where
-the two meet: a union is chosen by its `name` or `type`, numbers may be placeholders, an optimiser's
-arguments stand beside its name, and one net block may speak for actor and critic.
+Pydantic describes what a built spec holds. Authors write a little differently: a union is chosen by
+its `name` or `type`, numbers may be placeholders, an optimiser's arguments stand beside its name,
+and one net block may describe actor and critic. This module turns the first form into the second.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Union
 
-from slm_lab.spec.net import HEAD_STD_KEYS, LOSSES, NETS, OPTIMIZERS, SCHEDULERS
+from pydantic import Field, create_model
+
+from slm_lab.spec.agent import AgentSpec
+from slm_lab.spec.algorithm import ALGORITHMS
+from slm_lab.spec.memory import MEMORIES
+from slm_lab.spec.net import NETS
+from slm_lab.spec.net.base import HEAD_STD_KEYS
+from slm_lab.spec.optim import LOSSES, OPTIMIZERS, SCHEDULERS
 from slm_lab.spec.schema import Spec
 from slm_lab.spec.search import DISTRIBUTIONS
 
@@ -24,8 +31,24 @@ _NUMBER_AS_TEXT = {
 
 
 def spec_schema() -> Schema:
-    """The schema of one built spec, as pydantic sees it."""
-    return Spec.model_json_schema()
+    """The schema of one built spec, as pydantic sees it, with the spec classes of all records."""
+    fields: dict[str, Any] = {}
+    for key, registry, chosen_by in (
+        ("algorithm", ALGORITHMS, "name"),
+        ("memory", MEMORIES, "name"),
+        ("net", NETS, "type"),
+        ("critic_net", NETS, "type"),
+    ):
+        info = AgentSpec.model_fields[key]
+        kind: Any = Annotated[
+            Union[tuple(registry.spec_classes())],  # noqa: UP007
+            Field(discriminator=chosen_by, description=info.description),
+        ]
+        fields[key] = kind if info.is_required() else (kind | None, info)
+    agent = create_model("AgentSpec", __base__=AgentSpec, __doc__=AgentSpec.__doc__, **fields)
+    whole: Any = (agent, Spec.model_fields["agent"])
+    spec = create_model("Spec", __base__=Spec, __doc__=Spec.__doc__, agent=whole)
+    return spec.model_json_schema()
 
 
 def file_schema() -> Schema:
@@ -35,8 +58,8 @@ def file_schema() -> Schema:
     for name, block in blocks.items():
         blocks[name] = _as_written(block)
     _take_any_key(blocks["EnvSpec"])
-    for kind in NETS:
-        _name_actor_and_critic(blocks[f"{kind}Spec"])
+    for net in NETS.spec_classes():
+        _name_actor_and_critic(blocks[net.__name__])
     arguments = {key: value for kwargs in OPTIMIZERS.values() for key, value in kwargs.items()}
     _open_arguments(
         blocks["OptimSpec"], sorted(OPTIMIZERS), {k: _typed(v) for k, v in arguments.items()}

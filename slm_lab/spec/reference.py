@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 from slm_lab.spec.algorithm import ALGORITHMS
-from slm_lab.spec.defaults import DEFAULTS, with_defaults
+from slm_lab.spec.defaults import with_defaults
 from slm_lab.spec.json_schema import Schema, spec_schema
 from slm_lab.spec.memory import MEMORIES
-from slm_lab.spec.net import ACTIVATIONS, INIT_FNS, LOSSES, NETS, OPTIMIZERS, SCHEDULERS
+from slm_lab.spec.net import NETS
+from slm_lab.spec.net.base import ACTIVATIONS, INIT_FNS
+from slm_lab.spec.optim import LOSSES, OPTIMIZERS, SCHEDULERS
 from slm_lab.spec.search import DISTRIBUTIONS
 
 _INTRODUCTION = """\
@@ -74,9 +76,8 @@ def _lines() -> Iterator[str]:
     )
     yield "## agent.algorithm"
     yield "Chosen by `name`; also found by short names such as A2C, SAC and DDQN.\n"
-    for model in dict.fromkeys(ALGORITHMS.values()):
-        names = " / ".join(name for name, known in ALGORITHMS.items() if known is model)
-        yield f"### {names}"
+    for model in ALGORITHMS.spec_classes():
+        yield f"### {' / '.join(get_args(model.model_fields['name'].annotation))}"
         yield from _section(blocks[model.__name__])
     yield "### Schedules"
     users = _words(["explore_var_spec", "entropy_coef_spec", "clip_eps_spec"])
@@ -85,9 +86,9 @@ def _lines() -> Iterator[str]:
     yield "### entropy_anneal"
     yield from _section(blocks["EntropyAnnealSpec"])
     yield "## agent.memory"
-    for name, model in MEMORIES.items():
+    for name, memory in MEMORIES.items():
         yield f"### {name}"
-        yield from _section(blocks[model.__name__])
+        yield from _section(blocks[memory.spec_class.__name__])
     yield "## agent.net"
     yield from _nets(blocks)
     yield "## env"
@@ -110,7 +111,7 @@ def _default_blocks(env: str, keys: list[str]) -> Iterator[str]:
     yield "| key | algorithms | default |\n|---|---|---|"
     for key in keys:
         users: dict[str, list[str]] = {}  # block -> algorithms that have it
-        for name in DEFAULTS:
+        for name in ALGORITHMS:
             given = {"agent": {"algorithm": {"name": name}}, "env": {"name": env}}
             if key in (agent := with_defaults(given)["agent"]):
                 users.setdefault(_value(agent[key]), []).append(name)
@@ -120,12 +121,13 @@ def _default_blocks(env: str, keys: list[str]) -> Iterator[str]:
 
 
 def _nets(blocks: dict[str, Schema]) -> Iterator[str]:
-    nets = {kind: blocks[model.__name__] for kind, model in NETS.items()}
+    nets = {kind: blocks[net.spec_class.__name__] for kind, net in NETS.items()}
     first, *others = nets.values()
     common = [key for key in first["properties"] if all(key in net["properties"] for net in others)]
     common.remove("type")
+    *two, last = (name for name, info in ALGORITHMS.items() if info.critic == "keys")
     yield (
-        "Chosen by `type`. For ActorCritic, PPO, SIL and PPOSIL one block describes two nets:\n"
+        f"Chosen by `type`. For {', '.join(two)} and {last} one block describes two nets:\n"
         "`actor_KEY` is for the actor alone, `critic_KEY` for the critic alone, as in\n"
         "`actor_optim_spec`. CrossQ takes the critic's net as `agent.critic_net`.\n"
     )

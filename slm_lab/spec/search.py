@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slm_lab.spec.block import Report, shown
+from slm_lab.spec.block import Findings, shown
 from slm_lab.spec.error import did_you_mean
 
 # Distribution -> what its list of arguments holds; `choice` takes any number of options.
@@ -40,25 +40,25 @@ def split_search_key(key: str) -> tuple[str, str]:
     return path, distribution
 
 
-def check_search(search: Mapping[str, Any], tree: Mapping[str, Any], report: Report) -> None:
-    """Report keys without a distribution, arguments it cannot take, and paths not in the spec."""
+def check_search(search: Mapping[str, Any], tree: Mapping[str, Any], findings: Findings) -> None:
+    """Findings keys without a distribution, arguments it cannot take, and paths not in the spec."""
     absent = []
     for key, arguments in search.items():
         path, distribution = split_search_key(key)
         if distribution == "grid_search":
-            report.problem(f"search.{key}", "grid_search is not supported. Use `choice`.")
+            findings.problem(f"search.{key}", "grid_search is not supported. Use `choice`.")
         elif not path or distribution not in DISTRIBUTIONS:
-            report.problem(f"search.{key}", _not_a_distribution(key, path, distribution))
+            findings.problem(f"search.{key}", _not_a_distribution(key, path, distribution))
         elif complaint := _bad_arguments(distribution, arguments):
             form = DISTRIBUTIONS[distribution]
-            report.problem(
+            findings.problem(
                 f"search.{key}",
                 f"found {shown(arguments)}; {complaint}. {distribution} takes [{form}].",
             )
         elif not _holds(tree, path):
             absent.append(path)
     if absent:
-        report.warnings.append(f"search adds keys that the spec lacks: {', '.join(absent)}")
+        findings.warnings.append(f"search adds keys that the spec lacks: {', '.join(absent)}")
 
 
 def _not_a_distribution(key: str, path: str, distribution: str) -> str:

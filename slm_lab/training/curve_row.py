@@ -6,24 +6,8 @@ import math
 from collections.abc import Mapping
 
 from slm_lab.env.episodes import EpisodeStats
+from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.training.loop import Clock
-
-# Columns that belong to an algorithm, after those that every algorithm has.
-CURVE_COLUMNS: dict[str, tuple[str, ...]] = {
-    "Reinforce": ("entropy_coef", "entropy"),
-    "ActorCritic": ("entropy_coef",),
-    "PPO": ("clip_eps", "entropy"),
-    "Random": (),
-    "SIL": ("entropy_coef",),
-    "PPOSIL": ("clip_eps", "entropy"),
-    "SARSA": ("explore_var",),
-    "VanillaDQN": ("explore_var",),
-    "DQNBase": ("explore_var",),
-    "DQN": ("explore_var",),
-    "DoubleDQN": ("explore_var",),
-    "SoftActorCritic": ("alpha",),
-    "CrossQ": ("alpha",),
-}
 
 
 def curve_row(
@@ -48,7 +32,7 @@ def curve_row(
         "opt_step": clock.opt_step,
         "lr": metrics.get("lr", math.nan),
     }
-    columns = CURVE_COLUMNS[algorithm]
+    columns = ALGORITHMS[algorithm].columns
     if has_grad_norm:
         columns = ("grad_norm", *columns)
     return row | {column: metrics.get(column, math.nan) for column in columns}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from slm_lab.agent.algorithm.a2c import ActorCritic, policy_gradient_loss, rollout_length
+from slm_lab.agent.algorithm.a2c import ActorCritic, policy_gradient_loss
 from slm_lab.agent.algorithm.actor_critic_nets import Critic
 from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec, SpecError
@@ -88,7 +88,7 @@ def test_n_step_returns_set_the_length_of_a_rollout(make_spec: MakeSpec) -> None
     n_step = {"agent.algorithm.lam": None, "agent.algorithm.num_step_returns": 5}
     for values, expected in ((n_step, 5), ({}, 8), ({"agent.algorithm.num_step_returns": 5}, 8)):
         spec = make_spec("ActorCritic", values).agent.algorithm
-        assert rollout_length(spec) == expected  # type: ignore[arg-type]
+        assert spec.rollout_length == expected  # type: ignore[attr-defined]
 
 
 def test_the_loss_weighs_policy_value_and_entropy(make_spec: MakeSpec) -> None:

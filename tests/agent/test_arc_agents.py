@@ -11,7 +11,7 @@ import torch
 
 from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
-from slm_lab.spec.algorithm import ON_POLICY
+from slm_lab.spec.algorithm import ALGORITHMS as RECORDS
 from slm_lab.training.loop import Loop
 from slm_lab.types import Spaces
 
@@ -66,7 +66,7 @@ def arc_net(algorithm: str, **keys: Any) -> dict[str, Any]:
         for algorithm in ALGORITHMS
         for name, body in BODIES.items()
         # A policy must act and learn as one: on-policy algorithms take no batch statistics.
-        if name != "batch renorm" or algorithm not in ON_POLICY
+        if name != "batch renorm" or "replay" in RECORDS[algorithm].memories
     ],
 )
 def test_every_algorithm_learns_with_a_declared_body(

@@ -169,13 +169,13 @@ def test_the_return_whose_spread_scales_rewards_begins_anew_with_each_episode(
     transition: MakeTransition, kind: str, ending: str
 ) -> None:
     transform = RewardTransform(1, 0.5, scale=1.0, normalize=True, clip=None)
-    lens = Lens(None, transform, CPU)
-    experience: OnPolicyExperience | ReplayExperience
+    preprocessor = Preprocessor(None, transform, CPU)
+    experience: RolloutBuffer | ReplayBuffer
     if kind == "rollout":
         memory = RolloutMemory(2, 1, (1,), "float32", (), torch.int64)
-        experience = OnPolicyExperience(memory, lens)
+        experience = RolloutBuffer(memory, preprocessor)
     else:
-        experience = make_experience(lens=lens, every=2)
+        experience = make_experience(preprocessor=preprocessor, every=2)
     row, no_action = np.zeros((1, 1), np.float32), np.zeros(1, np.int64)
     experience.add(row, no_action, transition([[0]], [[0]], [4.0], **{ending: [True]}))
     experience.add(row, no_action, transition([[0]], [[0]], [2.0]))

@@ -126,7 +126,7 @@ def test_a_three_step_return_stops_at_an_ending() -> None:
 def test_a_three_step_return_does_not_reach_beyond_a_lost_episode() -> None:
     replay = make_replay(8, n_step=3)
     fill(replay, [1.0, 2.0])
-    replay.cut()
+    replay.truncate_episodes()
     fill(replay, [4.0, 8.0])
     # 1 + 2/2 and 2, each with the value of what came next; then 4 + 8/2 and 8
     assert whole(replay).reward.tolist() == [2.0, 2.0, 8.0, 8.0]

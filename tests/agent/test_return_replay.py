@@ -157,6 +157,6 @@ def test_an_episode_that_was_lost_counts_as_far_as_it_came() -> None:
     replay = make_replay()
     add(replay, 0, [1.0], [False])
     add(replay, 1, [2.0], [False])
-    replay.cut()
+    replay.truncate_episodes()
     episode(replay, [8.0])
     assert replay.sample(1, 0).return_.tolist() == [2.0, 2.0, 8.0]

@@ -97,7 +97,7 @@ def test_episodes_that_were_lost_are_truncated_where_they_were(transition: MakeT
         [[1], [0], [0]], [[1], [9], [8]], [1, 1, 1], [False, True, False], [False, False, True]
     )
     memory.add(column(0, 0, 0), np.zeros(3, np.int64), ends)
-    memory.cut(column(70, 71, 72))
+    memory.truncate_episodes(column(70, 71, 72))
     goes_on = transition([[6], [6], [6]], [[6], [6], [6]], [2, 2, 2])
     memory.add(column(5, 5, 5), np.zeros(3, np.int64), goes_on)
     rollout = memory.take()
@@ -112,7 +112,7 @@ def test_episodes_that_were_lost_are_truncated_where_they_were(transition: MakeT
 
 def test_a_rollout_without_a_step_has_nothing_to_lose(transition: MakeTransition) -> None:
     memory = rollout_memory(length=1, num_envs=1)
-    memory.cut(column(70))
+    memory.truncate_episodes(column(70))
     memory.add(column(0), np.array([0]), transition([[1]], [[1]], [1]))
     assert not memory.take().truncated.any()
 
@@ -218,7 +218,7 @@ def test_a_lost_episode_is_whole_and_truncated(transition: MakeTransition) -> No
     episodes = Episodes(memory, transition)
     episodes.add([1, 10], [1, 1], ended=".t")
     memory.take()
-    memory.cut(column(70, 71))
+    memory.truncate_episodes(column(70, 71))
     rollout = memory.take()  # of env 1 there was nothing to lose
     assert rollout.obs.flatten().tolist() == [1.0, 70.0]
     assert rollout.truncated.flatten().tolist() == [True]

@@ -7,7 +7,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from slm_lab.analysis.style import PALETTE, algorithm_label, legend_rank, line_styles
+from slm_lab.analysis.style import PALETTE, legend_rank, line_styles
+from slm_lab.spec.algorithm import algorithm_label
 
 ALGORITHMS = ("REINFORCE", "SARSA", "DQN", "DDQN+PER", "A2C", "PPO", "SAC", "CrossQ")
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
@@ -91,7 +92,7 @@ def test_a_legend_has_the_order_of_the_benchmark():
         ("Reinforce", "OnPolicyReplay", "REINFORCE"),
         ("SARSA", "OnPolicyBatchReplay", "SARSA"),
         ("VanillaDQN", "Replay", "DQN"),
-        ("DQN", "PrioritizedReplay", "DQN"),
+        ("DQN", "PrioritizedReplay", "DQN+PER"),
         ("DoubleDQN", "PrioritizedReplay", "DDQN+PER"),
         ("DoubleDQN", "Replay", "DDQN"),
         ("ActorCritic", "OnPolicyBatchReplay", "A2C"),

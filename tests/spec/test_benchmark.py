@@ -17,13 +17,15 @@ from slm_lab.spec import (
     packaged_specs,
     spec_from_dict,
 )
+from slm_lab.spec.agent import AgentSpec
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.block import Block
 from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.memory import MEMORIES
 from slm_lab.spec.meta import MetaSpec
-from slm_lab.spec.net import NETS, LossSpec, OptimSpec, SchedulerSpec
-from slm_lab.spec.schema import AgentSpec, Spec
+from slm_lab.spec.net import NETS
+from slm_lab.spec.optim import LossSpec, OptimSpec, SchedulerSpec
+from slm_lab.spec.schema import Spec
 from slm_lab.spec.search import split_search_key
 
 SHIPPED = list(packaged_specs())
@@ -199,7 +201,8 @@ def test_both_ends_of_every_shipped_search_are_valid(file, name):
     "model",
     [
         *sorted(
-            {*ALGORITHMS.values(), *MEMORIES.values(), *NETS.values()}, key=lambda m: m.__name__
+            {model for kind in (ALGORITHMS, MEMORIES, NETS) for model in kind.spec_classes()},
+            key=lambda model: model.__name__,
         ),
         AgentSpec,
         EnvSpec,

@@ -104,8 +104,8 @@ def test_a_prioritised_memory_needs_no_more_than_its_name() -> None:
 def test_exploring_ends_after_a_fifth_of_whatever_the_budget_is() -> None:
     spec = minimal("DQN")
     longer = spec.with_values({"env.max_frame": 50_000})
-    assert longer.agent.algorithm.explore_var_spec.end_step == 10_000  # type: ignore[union-attr]
-    assert spec.agent.algorithm.explore_var_spec.end_step == 2000  # type: ignore[union-attr]
+    assert longer.agent.algorithm.explore_var_spec.end_step == 10_000  # type: ignore[attr-defined]
+    assert spec.agent.algorithm.explore_var_spec.end_step == 2000  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("envs", "horizon"), [(1, 2048), (8, 256), (12, 128), (64, 128)])
@@ -115,4 +115,4 @@ def test_a_rollout_of_ppo_is_as_long_as_its_envs_are_few(envs: int, horizon: int
 
 
 def test_batch_norm_is_off_unless_asked_for() -> None:
-    assert not minimal("DQN", net={"type": "ConvNet"}).agent.net.batch_norm  # type: ignore[union-attr]
+    assert not minimal("DQN", net={"type": "ConvNet"}).agent.net.normalizes_batches

@@ -16,7 +16,8 @@ from slm_lab.spec import (
     SpecError,
     spec_from_dict,
 )
-from slm_lab.spec.net import ACTIVATIONS, INIT_FNS, LOSSES, OPTIMIZERS, SCHEDULERS
+from slm_lab.spec.net.base import ACTIVATIONS, INIT_FNS
+from slm_lab.spec.optim import LOSSES, OPTIMIZERS, SCHEDULERS
 
 
 def net_spec(tree: dict[str, Any], **keys: Any) -> Any:

@@ -29,7 +29,7 @@ from slm_lab.spec import Problem, SpecError
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:
-    from slm_lab.spec import ActorCriticSpec, NetSpec, SILSpec
+    from slm_lab.spec import ActorCriticSpec, NetSpec, SILSpec, Spec
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
@@ -48,6 +48,11 @@ class EvaluatedRollout(NamedTuple):
 
 class ActorCritic:
     """Owns nets, optimisers, schedules. One update = one gradient step on one rollout."""
+
+    @classmethod
+    def build(cls, spec: Spec, setup: Setup) -> ActorCritic:
+        algorithm: Any = spec.agent.algorithm
+        return cls(algorithm, spec.agent.net, spec.agent.critic, setup)
 
     def __init__(
         self, spec: ActorCriticSpec | SILSpec, actor: NetSpec, critic: NetSpec, setup: Setup
@@ -76,7 +81,7 @@ class ActorCritic:
         self._value_entries = nets[-1].own_entries(state)
         fixed = len(self._value_entries) + 2  # and the units of the head
         self._evaluate = Compiled(self._targets_and_advantages, mode=setup.compile, fixed=fixed)
-        self._rates = LearningRates(self.nets.specs, rollout_length(spec) * setup.num_envs)
+        self._rates = LearningRates(self.nets.specs, spec.rollout_length * setup.num_envs)
         choice = SampledPolicy(distribution, self.nets.policy_of_heads)
         self.act = Actor(self.nets.net_states[0], choice, state, setup)
 
@@ -169,10 +174,3 @@ class ActorCritic:
         if spec.normalize_advantages == "standardize":
             advantage = standardize(advantage)
         return target.flatten(), advantage.flatten()
-
-
-def rollout_length(spec: ActorCriticSpec | SILSpec) -> int:
-    """Steps of a rollout: `training_frequency`, or n for n-step returns."""
-    if spec.lam is None and spec.num_step_returns is not None:
-        return spec.num_step_returns
-    return spec.training_frequency

@@ -24,10 +24,11 @@ from slm_lab.agent.learning.learner import (
     minibatches,
 )
 from slm_lab.agent.net.make import make_net
+from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.types import Metrics, ReplayBatch
 
 if TYPE_CHECKING:
-    from slm_lab.spec import DQNSpec, NetSpec
+    from slm_lab.spec import DQNSpec, NetSpec, Spec
 
 
 def td_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_select: Tensor) -> Tensor:
@@ -43,6 +44,11 @@ def td_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_select: T
 class DQN:
     """Owns the Q net, its target, optimiser and exploration schedule."""
 
+    @classmethod
+    def build(cls, spec: Spec, setup: Setup) -> DQN:
+        algorithm: Any = spec.agent.algorithm
+        return cls(algorithm, spec.agent.net, setup, batch_size=spec.agent.memory.batch_size)
+
     def __init__(
         self,
         spec: DQNSpec,
@@ -52,7 +58,7 @@ class DQN:
         batch_size: int,
     ) -> None:
         self._spec = spec
-        self._has_target = spec.name in ("DQN", "DoubleDQN")
+        self._has_target = ALGORITHMS[spec.name].target_net
         self._batch_size = batch_size
         with initialising(setup.seeds.net):
             q_net = make_net(net, setup.spaces.obs_shape, setup.spaces.action_sizes).to(

@@ -23,10 +23,11 @@ from slm_lab.agent.algorithm.setup import Setup, initialising
 from slm_lab.agent.learning.learner import Learner, State, Update, check_finite, gradient_update
 from slm_lab.agent.learning.parallel_learners import ParallelLearners
 from slm_lab.agent.learning.returns import gae, standardize
+from slm_lab.spec import ppo_minibatch_size
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:
-    from slm_lab.spec import NetSpec, PPOSILSpec, PPOSpec
+    from slm_lab.spec import NetSpec, PPOSILSpec, PPOSpec, Spec
 
 
 def ppo_policy_loss(
@@ -79,6 +80,12 @@ class FlatRollout(NamedTuple):
 
 class PPO:
     """Owns nets, optimisers, schedules. One update = one rollout, several epochs of minibatches."""
+
+    @classmethod
+    def build(cls, spec: Spec, setup: Setup) -> PPO:
+        algorithm: Any = spec.agent.algorithm
+        agent = spec.agent
+        return cls(algorithm, agent.net, agent.critic, setup, ppo_minibatch_size(spec))
 
     def __init__(
         self,
@@ -139,7 +146,8 @@ class PPO:
                 rollout = replace(rollout, value=value, next_value=next_value)
                 rows = FlatRollout(*rows[:3], *self._advantages(rollout))
             minibatches = shuffled_minibatches(
-                *rollout.reward.shape,
+                len(rollout.reward),
+                rollout.reward.shape[1],
                 self._minibatch_size,
                 self.nets.seq_len,
                 self._generator,

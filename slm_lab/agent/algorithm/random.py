@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,16 @@ from slm_lab.agent.algorithm.setup import Setup
 from slm_lab.agent.learning.learner import Learner
 from slm_lab.types import Metrics, Rollout
 
+if TYPE_CHECKING:
+    from slm_lab.spec import Spec
+
 
 class Random:
     """Owns nothing but a stream of random numbers; an update only counts."""
+
+    @classmethod
+    def build(cls, spec: Spec, setup: Setup) -> Random:
+        return cls(setup)
 
     def __init__(self, setup: Setup) -> None:
         self._spaces = setup.spaces

@@ -31,11 +31,16 @@ from slm_lab.agent.learning.returns import discounted_returns, standardize
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:
-    from slm_lab.spec import NetSpec, ReinforceSpec
+    from slm_lab.spec import NetSpec, ReinforceSpec, Spec
 
 
 class Reinforce:
     """Owns the policy net, its optimiser and schedules. One update = one gradient step."""
+
+    @classmethod
+    def build(cls, spec: Spec, setup: Setup) -> Reinforce:
+        algorithm: Any = spec.agent.algorithm
+        return cls(algorithm, spec.agent.net, setup)
 
     def __init__(self, spec: ReinforceSpec, net: NetSpec, setup: Setup) -> None:
         self._spec = spec

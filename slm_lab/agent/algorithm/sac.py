@@ -37,7 +37,7 @@ from slm_lab.agent.learning.learner import (
 from slm_lab.types import Metrics, ReplayBatch
 
 if TYPE_CHECKING:
-    from slm_lab.spec import CrossQSpec, NetSpec, SoftActorCriticSpec
+    from slm_lab.spec import CrossQSpec, NetSpec, SoftActorCriticSpec, Spec
 
 Values = dict[str, Tensor]
 
@@ -82,6 +82,12 @@ class LogAlpha(nn.Module):
 
 class SoftActorCritic:
     """Owns actor, critics, temperature, optimisers. An update of all of them is one graph."""
+
+    @classmethod
+    def build(cls, spec: Spec, setup: Setup) -> SoftActorCritic:
+        algorithm: Any = spec.agent.algorithm
+        batch_size = spec.agent.memory.batch_size
+        return cls(algorithm, spec.agent.net, spec.agent.critic, setup, batch_size=batch_size)
 
     def __init__(
         self,

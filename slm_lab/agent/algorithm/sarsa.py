@@ -27,7 +27,7 @@ from slm_lab.agent.net.make import make_net
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:
-    from slm_lab.spec import NetSpec, SARSASpec
+    from slm_lab.spec import NetSpec, SARSASpec, Spec
 
 
 def sarsa_target(
@@ -43,6 +43,11 @@ def sarsa_target(
 
 class SARSA:
     """Owns the Q net, its optimiser and exploration schedule. One update = one gradient step."""
+
+    @classmethod
+    def build(cls, spec: Spec, setup: Setup) -> SARSA:
+        algorithm: Any = spec.agent.algorithm
+        return cls(algorithm, spec.agent.net, setup)
 
     def __init__(self, spec: SARSASpec, net: NetSpec, setup: Setup) -> None:
         self._spec = spec

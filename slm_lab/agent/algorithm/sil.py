@@ -24,10 +24,12 @@ from slm_lab.agent.learning.learner import (
     minibatches,
 )
 from slm_lab.agent.learning.parallel_learners import ParallelLearners
+from slm_lab.spec import PPOSILSpec
 from slm_lab.types import ImitationBatch, Metrics, PastBatch
 
 if TYPE_CHECKING:
-    from slm_lab.spec import PPOSILSpec, SILSpec
+    from slm_lab.agent.algorithm.setup import Setup
+    from slm_lab.spec import SILSpec, Spec
 
 
 def sil_losses(
@@ -45,6 +47,13 @@ def sil_losses(
 
 class SelfImitation:
     """A base algorithm, and a second learner over the base's own state."""
+
+    @classmethod
+    def build(cls, spec: Spec, setup: Setup) -> SelfImitation:
+        algorithm: Any = spec.agent.algorithm
+        base = (PPO if isinstance(algorithm, PPOSILSpec) else ActorCritic).build(spec, setup)
+        batch_size = spec.agent.memory.batch_size
+        return cls(algorithm, base, batch_size=batch_size, compile=setup.compile)
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from slm_lab.agent.net.init import init_weights
 from slm_lab.agent.net.mlp import apply_tails, make_tails
-from slm_lab.agent.net.recurrent import CELLS, make_body, vector_width
+from slm_lab.agent.net.recurrent import CELLS, RecurrentNet, make_body, vector_width
 
 if TYPE_CHECKING:
     from slm_lab.spec import RecurrentNetSpec
@@ -93,3 +93,15 @@ class BidirectionalNet(nn.Module):
             state = tuple(torch.where(counts, new, old) for new, old in pairs)
             hidden.append(state[0])
         return torch.stack(hidden)
+
+
+def make_recurrent_net(
+    spec: RecurrentNetSpec,
+    obs_shape: tuple[int, ...],
+    out_dims: Sequence[int],
+    log_std_dim: int | None = None,
+    memory_at: int = 0,
+) -> nn.Module:
+    """Build the net of a RecurrentNetSpec, which reads the past both ways or carries a state."""
+    net_class = BidirectionalNet if spec.bidirectional else RecurrentNet
+    return net_class(spec, obs_shape, out_dims, log_std_dim, memory_at)

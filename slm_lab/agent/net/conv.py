@@ -49,7 +49,11 @@ class DuelingConvNet(nn.Module):
     """ConvNet with a value and an advantage stream instead of heads."""
 
     def __init__(
-        self, spec: DuelingConvNetSpec, obs_shape: tuple[int, ...], out_dims: Sequence[int]
+        self,
+        spec: DuelingConvNetSpec,
+        obs_shape: tuple[int, ...],
+        out_dims: Sequence[int],
+        log_std_dim: int | None = None,
     ) -> None:
         super().__init__()
         self._scale = _scale(spec)

@@ -1,25 +1,16 @@
-"""NetSpec -> a net with the asked heads."""
+"""Build the network that a NetSpec describes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torch import nn
 
-from slm_lab.agent.net.arc import TorchArcNet
-from slm_lab.agent.net.bidirectional import BidirectionalNet
-from slm_lab.agent.net.conv import ConvNet, DuelingConvNet
-from slm_lab.agent.net.mlp import DuelingMLPNet, MLPNet
-from slm_lab.agent.net.recurrent import RecurrentNet
-from slm_lab.spec import (
-    ConvNetSpec,
-    DuelingConvNetSpec,
-    DuelingMLPNetSpec,
-    MLPNetSpec,
-    NetSpec,
-    RecurrentNetSpec,
-    TorchArcNetSpec,
-)
+from slm_lab.spec.net import NETS
+
+if TYPE_CHECKING:
+    from slm_lab.spec import NetSpec
 
 
 def make_net(
@@ -29,19 +20,11 @@ def make_net(
     log_std_dim: int | None = None,
     memory_at: int = 0,
 ) -> nn.Module:
-    """`memory_at` is for recurrent nets that share rows: where this one's memory begins."""
-    match spec:
-        case MLPNetSpec():
-            return MLPNet(spec, obs_shape, out_dims, log_std_dim)
-        case DuelingMLPNetSpec():
-            return DuelingMLPNet(spec, obs_shape, out_dims)
-        case ConvNetSpec():
-            return ConvNet(spec, obs_shape, out_dims, log_std_dim)
-        case DuelingConvNetSpec():
-            return DuelingConvNet(spec, obs_shape, out_dims)
-        case RecurrentNetSpec(bidirectional=True):
-            return BidirectionalNet(spec, obs_shape, out_dims, log_std_dim, memory_at)
-        case RecurrentNetSpec():
-            return RecurrentNet(spec, obs_shape, out_dims, log_std_dim, memory_at)
-        case TorchArcNetSpec():
-            return TorchArcNet(spec, obs_shape, out_dims, log_std_dim)
+    """The module of a net with one head per entry of `out_dims`.
+
+    Recurrent nets may share rows: `memory_at` is where the memory of this one begins.
+    """
+    build = NETS[spec.type].load()
+    shared = {} if spec.sequence_length is None else {"memory_at": memory_at}
+    net: nn.Module = build(spec, obs_shape, out_dims, log_std_dim, **shared)
+    return net

@@ -52,7 +52,11 @@ class DuelingMLPNet(nn.Module):
     """One stream says how good a state is, the other how much better each action is there."""
 
     def __init__(
-        self, spec: DuelingMLPNetSpec, obs_shape: tuple[int, ...], out_dims: Sequence[int]
+        self,
+        spec: DuelingMLPNetSpec,
+        obs_shape: tuple[int, ...],
+        out_dims: Sequence[int],
+        log_std_dim: int | None = None,
     ) -> None:
         super().__init__()
         if len(out_dims) != 1:

@@ -11,7 +11,7 @@ from torch import Tensor
 from slm_lab.agent.learning.compiler import compile_graph
 from slm_lab.agent.learning.optimizer import make_optimizer
 from slm_lab.spec import OptimSpec
-from slm_lab.spec.net import OPTIMIZERS
+from slm_lab.spec.optim import OPTIMIZERS
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("Adam", {}),

@@ -1,0 +1,131 @@
+"""A2C: the advantage actor-critic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from slm_lab.spec.algorithm.base import (
+    AlgorithmInfo,
+    Defaults,
+    DiscountedSpec,
+    Pace,
+    ScheduleSpec,
+    Style,
+    Tree,
+    mlp,
+    one_update_per_episode,
+    pace_of_steps,
+)
+from slm_lab.spec.block import Count, CountOrZero, Flag, Fraction, NonNegative
+from slm_lab.spec.memory.base import MemoryKind
+
+if TYPE_CHECKING:
+    from slm_lab.spec.schema import Spec
+
+# PPO's details of Stable-Baselines3: tanh, orthogonal weights, a small policy head, a free log-std.
+ACTOR_CRITIC: Tree = {
+    "init_fn": "orthogonal_",
+    "actor_init_std": 0.01,
+    "critic_init_std": 1.0,
+    "log_std_init": 0.0,
+    "clip_grad_val": 0.5,
+    "shared": False,
+}
+A2C_NET = mlp([64, 64], "tanh", 1e-3, **ACTOR_CRITIC)
+
+
+def _advantage_scaling(value: object) -> object:
+    if isinstance(value, bool):
+        return "standardize" if value else "none"
+    return value
+
+
+AdvantageScaling = Annotated[
+    Literal["standardize", "percentile", "none"],
+    BeforeValidator(_advantage_scaling),
+    WithJsonSchema({"enum": ["standardize", "percentile", "none", True, False]}),
+]
+
+
+class ActorCriticKeys(DiscountedSpec):
+    """Keys of A2C, alone and with self-imitation."""
+
+    training_frequency: Count = Field(
+        default=32,
+        description="Env steps between updates; episodes with OnPolicyReplay, 1 unless given.",
+    )
+    lam: Fraction | None = Field(
+        default=0.95,
+        description="Lambda of GAE, as 0.95; null for num_step_returns, or whole-rollout returns.",
+    )
+    num_step_returns: Count | None = Field(
+        default=None,
+        description="n of n-step returns when lam is null; replaces training_frequency.",
+    )
+    entropy_coef_spec: ScheduleSpec | None = Field(
+        default=None, description="Schedule of the entropy bonus; null is none."
+    )
+    policy_loss_coef: NonNegative = Field(default=1.0, description="Weight of the policy loss.")
+    val_loss_coef: NonNegative = Field(default=1.0, description="Weight of the value loss.")
+    normalize_v_targets: Flag = Field(
+        default=False, description="Scale value targets by a running std."
+    )
+    normalize_advantages: AdvantageScaling = Field(
+        default="standardize", description="How advantages are scaled; true and false are accepted."
+    )
+    critic_iter: CountOrZero = Field(
+        default=0, description="Extra gradient steps of the critic alone, on the same rollout."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _n_step_sets_the_frequency(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if data.get("lam") is None and data.get("num_step_returns") is not None:
+            n_step = data["num_step_returns"]
+            return {**data, "lam": None, "training_frequency": n_step}
+        return data
+
+    @classmethod
+    def fill(cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
+        one_update_per_episode(tree, kind)
+
+    def pace(self, spec: Spec) -> Pace:
+        if spec.agent.memory_info.kind == "episodes":
+            return pace_of_steps(spec, self.training_frequency)
+        return pace_of_steps(spec, self.rollout_length, 1 + self.critic_iter)
+
+    @property
+    def rollout_length(self) -> int:
+        """Steps of a rollout: without lambda, n-step returns decide."""
+        n_step = None if self.lam is not None else self.num_step_returns
+        return self.training_frequency if n_step is None else n_step
+
+
+class ActorCriticSpec(ActorCriticKeys):
+    """Advantage actor-critic (A2C)."""
+
+    name: Literal["ActorCritic"] = Field(description="Algorithm name.")
+
+
+RECORDS = (
+    AlgorithmInfo(
+        name="ActorCritic",
+        aliases=("A2C",),
+        spec_class=ActorCriticSpec,
+        implementation="slm_lab.agent.algorithm.a2c:ActorCritic",
+        label="A2C",
+        style=Style("green", "D"),
+        order=40,
+        memories=frozenset({"rollout", "episodes"}),
+        actions=frozenset({"discrete", "multi_discrete", "multi_binary", "continuous"}),
+        critic="keys",
+        privileged_critic=True,
+        columns=("entropy_coef",),
+        defaults=Defaults({"name": "OnPolicyBatchReplay"}, A2C_NET),
+    ),
+)

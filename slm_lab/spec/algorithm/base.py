@@ -1,0 +1,211 @@
+"""What algorithms share: the base spec class, the record, schedules, defaults, common checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from slm_lab.spec.block import Block, CountOrZero, Findings, Fraction, Number, invalid, shown
+from slm_lab.spec.memory.base import MemoryKind
+from slm_lab.spec.record import Record
+
+if TYPE_CHECKING:
+    from slm_lab.spec.schema import Spec
+
+Tree = dict[str, Any]
+ActionKind = Literal["discrete", "multi_discrete", "multi_binary", "continuous"]
+ActionPdType = Literal[
+    "default",
+    "Categorical",
+    "Argmax",
+    "GumbelSoftmax",
+    "MultiCategorical",
+    "Bernoulli",
+    "Normal",
+    "NormalTanh",
+    "MultivariateNormal",
+    "Beta",
+    "Gumbel",
+    "LogNormal",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How an algorithm alternates between acting and learning."""
+
+    frames: int  # between updates; with whole_episodes, episodes between updates
+    gradient_steps: int  # per update
+    whole_episodes: bool = False
+
+
+class AlgorithmSpec(Block):
+    """Base of all algorithms' spec classes: `name`, and what depends on other blocks."""
+
+    name: str = Field(description="Algorithm name.")
+
+    # Transitions collected at least before learning from a replay, where a spec does not say.
+    least_start: ClassVar[int] = 0
+
+    @classmethod
+    def fill(cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
+        """Write keys that were left out and follow from the memory and the env into the tree."""
+
+    def cross_check(self, spec: Spec, findings: Findings) -> None:
+        """Report what only the whole spec shows to be wrong."""
+
+    def pace(self, spec: Spec) -> Pace:
+        """Frames or episodes between updates, and gradient steps of each."""
+        raise NotImplementedError
+
+
+class DiscountedSpec(AlgorithmSpec):
+    """Keys of every algorithm that learns."""
+
+    gamma: Fraction = Field(default=0.99, description="Discount factor of future rewards, 0 to 1.")
+    action_pdtype: ActionPdType = Field(
+        default="default", description="Action distribution; default picks by action space."
+    )
+
+
+class Style(NamedTuple):
+    """How graphs draw an algorithm: a colour of analysis/style.py, and matplotlib's marker."""
+
+    color: str
+    marker: str
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """The blocks that an algorithm starts from, in the words of a spec file."""
+
+    memory: Tree
+    net: Tree
+    critic_net: Tree | None = None  # of an algorithm whose critic has a block of its own
+    target: Tree = field(default_factory=dict)  # how target nets follow, if it has any
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmInfo(Record):
+    """Everything that other packages ask about an algorithm."""
+
+    spec_class: type[AlgorithmSpec]
+    label: str  # in tables and legends
+    style: Style
+    per_style: Style | None = None  # with prioritized replay, where that looks different
+    memories: frozenset[MemoryKind]  # that it can learn from
+    actions: frozenset[ActionKind]
+    # Where a spec describes the critic's net: nowhere, by `critic_` keys, or in `agent.critic_net`.
+    critic: Literal["none", "keys", "block"] = "none"
+    learns: bool = True
+    imitates: bool = False  # keeps a replay of past episodes beside its rollout
+    target_net: bool = False
+    recurrent: bool = True  # learns from sequences
+    privileged_critic: bool = False
+    columns: tuple[str, ...] = ()  # of a curve, after those that every algorithm has
+    seconds_saved: float = 1.5e-3  # by compiling, per gradient step on vectors, on one core
+    defaults: Defaults
+
+
+class ScheduleSpec(Block):
+    """A value that changes with the frame."""
+
+    name: Literal["no_decay", "linear_decay", "rate_decay", "periodic_decay"] = Field(
+        description="Shape of the schedule."
+    )
+    start_val: Number = Field(description="Value until start_step.")
+    end_val: Number | None = Field(
+        default=None, description="Value from end_step; null keeps start_val, as no_decay does."
+    )
+    start_step: CountOrZero = Field(default=0, description="Frame at which the decay begins.")
+    end_step: CountOrZero = Field(default=0, description="Frame at which the decay ends.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_a_bare_number(cls, data: Any) -> Any:
+        if isinstance(data, int | float) and not isinstance(data, bool):
+            constant = f'{{"name": "no_decay", "start_val": {data}}}'
+            raise invalid(f"found {shown(data)}; expected a schedule. For a constant: {constant}")
+        return data
+
+    @model_validator(mode="after")
+    def _values_fit_the_shape(self) -> ScheduleSpec:
+        if self.name == "no_decay" and self.end_val not in (None, self.start_val):
+            raise invalid(
+                f"found {shown(self.end_val)}; no_decay stays at start_val = {self.start_val:g}. "
+                "Remove end_val, or use linear_decay with an end_step.",
+                key="end_val",
+            )
+        if self.name != "no_decay" and self.end_step <= self.start_step:
+            raise invalid(
+                f"found {self.end_step}; {self.name} needs an end_step after "
+                f"start_step = {self.start_step}. For a constant use no_decay.",
+                key="end_step",
+            )
+        return self
+
+
+def mlp(widths: list[int], activation: str, lr: float, **keys: Any) -> Tree:
+    """A block `net` of fully connected layers, trained by Adam."""
+    return {
+        "type": "MLPNet",
+        "hid_layers": widths,
+        "hid_layers_activation": activation,
+        "optim_spec": {"name": "Adam", "lr": lr},
+        **keys,
+    }
+
+
+def one_update_per_episode(tree: Tree, kind: MemoryKind | None) -> None:
+    """Learn after each episode where whole episodes are kept and no frequency is given."""
+    if kind == "episodes" and tree.get("training_frequency") is None:
+        tree["training_frequency"] = 1
+
+
+def pace_of_steps(spec: Spec, steps: int, gradient_steps: int = 1) -> Pace:
+    """Updates every `steps` env steps; with a memory of whole episodes, every `steps` episodes."""
+    if spec.agent.memory_info.kind == "episodes":
+        return Pace(steps, gradient_steps, whole_episodes=True)
+    return Pace(steps * spec.env.num_envs, gradient_steps)
+
+
+def batches_per_call(spec: Spec) -> int:
+    """Minibatches that one training call of an off-policy algorithm draws.
+
+    Unless a spec says otherwise there is one for each transition, whether training calls come
+    more often than the envs step together or not.
+    """
+    given = getattr(spec.agent.algorithm, "training_iter", None)
+    every = getattr(spec.agent.algorithm, "training_frequency", 1)
+    return int(given or min(spec.env.num_envs, every))
+
+
+def training_start_step(spec: Spec) -> int:
+    """Transitions that an off-policy algorithm collects before it learns."""
+    algorithm = spec.agent.algorithm
+    given = getattr(algorithm, "training_start_step", None)
+    least = max(algorithm.least_start, spec.agent.memory.batch_size)
+    return least if given is None else int(given)
+
+
+def check_off_policy(spec: Spec, findings: Findings) -> None:
+    """Warn of a replay that is never learned from, and of a target net that never moves."""
+    warn_if_never(training_start_step(spec), "training_start_step", spec, findings)
+    net = spec.agent.net
+    frozen = net.update_type == "polyak" and net.polyak_coef == 0
+    if spec.agent.algorithm_info.target_net and frozen:
+        findings.warnings.append(
+            "agent.net.polyak_coef: 0 freezes the target net; it is the share of new weights"
+        )
+
+
+def warn_if_never(frames: int, what: str, spec: Spec, findings: Findings) -> None:
+    """Warn where the first update would come after the last frame."""
+    if frames > spec.env.max_frame:
+        findings.warnings.append(
+            f"{what} = {frames} is more than env.max_frame = {spec.env.max_frame}, "
+            "so nothing is learned"
+        )

@@ -1,0 +1,72 @@
+"""CrossQ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from slm_lab.spec.algorithm.base import AlgorithmInfo, Defaults, Style, Tree, mlp
+from slm_lab.spec.algorithm.sac import SACKeys
+from slm_lab.spec.block import Findings
+from slm_lab.spec.memory.replay import replay
+
+if TYPE_CHECKING:
+    from slm_lab.spec.schema import Spec
+
+_ADAM: Tree = {"name": "Adam", "lr": 1e-3, "betas": [0.5, 0.999]}
+
+
+def _renormalized(widths: list[int]) -> Tree:
+    """CrossQ's critic: batch renormalisation before every layer (Bhatt et al. 2024)."""
+    norm = {"LazyBatchRenorm1d": {"momentum": 0.01, "eps": 1e-3, "warmup_steps": 5000}}
+    layers = [
+        layer
+        for width in widths
+        for layer in (norm, {"LazyLinear": {"out_features": width}}, {"ReLU": None})
+    ]
+    return {
+        "type": "TorchArcNet",
+        "arc": {
+            "modules": {"body": {"Sequential": [*layers, norm]}},
+            "graph": {"input": "x", "modules": {"body": ["x"]}, "output": "body"},
+        },
+        "optim_spec": _ADAM,
+    }
+
+
+class CrossQSpec(SACKeys):
+    """SAC with batch-renormalised critics and no target nets."""
+
+    name: Literal["CrossQ"] = Field(description="Algorithm name.")
+
+    def cross_check(self, spec: Spec, findings: Findings) -> None:
+        super().cross_check(spec, findings)
+        if not spec.agent.critic.normalizes_batches:
+            findings.warnings.append(
+                "agent.critic_net: CrossQ has no target nets and relies on batch normalisation in "
+                "its critics, and there is none; set batch_norm to true, or use SoftActorCritic"
+            )
+
+
+RECORDS = (
+    AlgorithmInfo(
+        name="CrossQ",
+        spec_class=CrossQSpec,
+        implementation="slm_lab.agent.algorithm.sac:SoftActorCritic",
+        label="CrossQ",
+        style=Style("violet", "^"),
+        order=90,
+        memories=frozenset({"replay"}),
+        actions=frozenset({"discrete", "continuous"}),
+        critic="block",
+        recurrent=False,
+        columns=("alpha",),
+        seconds_saved=8e-3,
+        defaults=Defaults(
+            replay(256, 1_000_000),
+            mlp([256, 256], "relu", 1e-3, optim_spec=_ADAM),
+            critic_net=_renormalized([256, 256]),
+        ),
+    ),
+)

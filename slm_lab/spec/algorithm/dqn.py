@@ -1,0 +1,114 @@
+"""The DQN family: VanillaDQN, DQN and DoubleDQN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from slm_lab.spec.algorithm.base import (
+    AlgorithmInfo,
+    Defaults,
+    DiscountedSpec,
+    Pace,
+    ScheduleSpec,
+    Style,
+    Tree,
+    check_off_policy,
+    mlp,
+)
+from slm_lab.spec.block import Count, CountOrZero, Findings
+from slm_lab.spec.memory.base import MemoryKind
+from slm_lab.spec.memory.replay import replay
+from slm_lab.spec.net.base import REPLACE, TARGET_KEYS
+
+if TYPE_CHECKING:
+    from slm_lab.spec.schema import Spec
+
+EXPLORED_SHARE = 0.2
+"""Share of env.max_frame over which epsilon falls, where a spec gives no schedule."""
+Q_NET = mlp([64, 64], "relu", 1e-3, clip_grad_val=10.0)
+
+
+class ValueBasedSpec(DiscountedSpec):
+    """Keys of algorithms that act by their Q values."""
+
+    action_policy: Literal["default", "random", "epsilon_greedy", "boltzmann"] = Field(
+        default="default",
+        description="How an action is chosen from the Q values; default is epsilon_greedy, or "
+        "boltzmann where action_pdtype is Categorical.",
+    )
+    explore_var_spec: ScheduleSpec | None = Field(
+        default=None,
+        description="Schedule of epsilon (epsilon_greedy) or temperature (boltzmann); null is "
+        "from 1 to 0.05 over the first fifth of env.max_frame.",
+    )
+
+    @classmethod
+    def fill(cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
+        max_frame: Any = env.get("max_frame")
+        has_budget = isinstance(max_frame, int | float) and max_frame > 0
+        if tree.get("explore_var_spec") is None and has_budget:
+            tree["explore_var_spec"] = {
+                "name": "linear_decay",
+                "start_val": 1.0,
+                "end_val": 0.05,
+                "start_step": 0,
+                "end_step": max(1, int(EXPLORED_SHARE * max_frame)),
+            }
+
+
+class DQNSpec(ValueBasedSpec):
+    """The DQN family; VanillaDQN and DQNBase have no target net, DoubleDQN decouples selection."""
+
+    name: Literal["VanillaDQN", "DQNBase", "DQN", "DoubleDQN"] = Field(
+        description="Algorithm name."
+    )
+    training_frequency: Count = Field(default=4, description="Transitions between training calls.")
+    training_start_step: CountOrZero | None = Field(
+        default=None, description="Transitions before the first training call; null is one batch."
+    )
+    training_iter: Count = Field(default=1, description="Batches per training call.")
+    training_batch_iter: Count = Field(default=1, description="Gradient steps per batch.")
+    n_step: Count = Field(default=1, description="Rewards summed before the bootstrap.")
+
+    def pace(self, spec: Spec) -> Pace:
+        return Pace(self.training_frequency, self.training_iter * self.training_batch_iter)
+
+    def cross_check(self, spec: Spec, findings: Findings) -> None:
+        if not spec.agent.algorithm_info.target_net:
+            for key in TARGET_KEYS:
+                if getattr(spec.agent.net, key) is not None:
+                    message = f"{self.name} has no target net; remove it, or use DQN."
+                    findings.problem(f"agent.net.{key}", message)
+        check_off_policy(spec, findings)
+
+
+def _record(name: str, label: str, style: Style, order: int, **keys: Any) -> AlgorithmInfo:
+    target = REPLACE if keys.get("target_net") else {}
+    return AlgorithmInfo(
+        name=name,
+        spec_class=DQNSpec,
+        implementation="slm_lab.agent.algorithm.dqn:DQN",
+        label=label,
+        style=style,
+        order=order,
+        memories=frozenset({"replay"}),
+        actions=frozenset({"discrete"}),
+        columns=("explore_var",),
+        defaults=Defaults(replay(64, 100_000), Q_NET, target=target),
+        **keys,
+    )
+
+
+RECORDS = (
+    _record("VanillaDQN", "DQN", Style("orange", "^"), 30, aliases=("DQNBase",)),
+    _record("DQN", "DQN", Style("orange", "^"), 31, target_net=True),
+    _record(
+        *("DoubleDQN", "DDQN", Style("lightgreen", "<"), 32),
+        aliases=("DDQN",),
+        per_style=Style("vermillion", "v"),
+        target_net=True,
+    ),
+)

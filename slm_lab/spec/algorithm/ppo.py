@@ -1,0 +1,134 @@
+"""PPO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from slm_lab.spec.algorithm.a2c import ACTOR_CRITIC, AdvantageScaling
+from slm_lab.spec.algorithm.base import (
+    AlgorithmInfo,
+    Defaults,
+    DiscountedSpec,
+    Pace,
+    ScheduleSpec,
+    Style,
+    Tree,
+    mlp,
+    warn_if_never,
+)
+from slm_lab.spec.block import Count, Findings, Flag, Fraction, NonNegative
+from slm_lab.spec.memory.base import MemoryKind
+
+if TYPE_CHECKING:
+    from slm_lab.spec.schema import Spec
+
+ROLLOUT = 2048
+"""Transitions of a rollout, over all envs, where a spec does not say."""
+PPO_NET = mlp([64, 64], "tanh", 3e-4, **ACTOR_CRITIC)
+
+
+class PPOKeys(DiscountedSpec):
+    """Keys of PPO, alone and with self-imitation."""
+
+    lam: Fraction = Field(default=0.95, description="Lambda of GAE, 0 to 1.")
+    clip_eps_spec: ScheduleSpec = Field(
+        default_factory=lambda: ScheduleSpec(name="no_decay", start_val=0.2),
+        description="Schedule of the clip range; a constant 0.2 unless given.",
+    )
+    time_horizon: Count = Field(
+        default=2048,
+        description="Rollout length in steps of each env; unless given, 2,048 steps over all envs.",
+    )
+    training_epoch: Count = Field(default=10, description="Passes over each rollout.")
+    minibatch_size: Count = Field(default=64, description="Transitions per gradient step.")
+    entropy_coef_spec: ScheduleSpec | None = Field(
+        default=None, description="Schedule of the entropy bonus; null is none."
+    )
+    val_loss_coef: NonNegative = Field(default=1.0, description="Weight of the value loss.")
+    normalize_v_targets: Flag = Field(
+        default=False, description="Scale value targets by a running std."
+    )
+    clip_vloss: Flag = Field(
+        default=False, description="Clip the value's change by the clip range."
+    )
+    symlog: Flag = Field(default=False, description="Compare values and targets in symlog space.")
+    normalize_advantages: AdvantageScaling = Field(
+        default="standardize", description="How advantages are scaled; true and false are accepted."
+    )
+    recompute_advantages: Flag = Field(
+        default=False, description="Recompute values and advantages before each epoch."
+    )
+
+    @classmethod
+    def fill(cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
+        num_envs = env.get("num_envs") or 1
+        counts_envs = isinstance(num_envs, int) and num_envs > 0
+        if kind != "episodes" and tree.get("time_horizon") is None and counts_envs:
+            # 2,048 steps in all as in Stable-Baselines3, but never fewer than 128 of an env.
+            tree["time_horizon"] = max(128, ROLLOUT // num_envs // 64 * 64)
+
+    def pace(self, spec: Spec) -> Pace:
+        rows = self.time_horizon * spec.env.num_envs
+        return Pace(rows, self.training_epoch * rows // ppo_minibatch_size(spec))
+
+    def cross_check(self, spec: Spec, findings: Findings) -> None:
+        num_envs, seq_len = spec.env.num_envs, spec.agent.net.sequence_length
+        if seq_len is not None and self.time_horizon % seq_len:
+            findings.problem(
+                "agent.algorithm.time_horizon",
+                f"found {self.time_horizon}; expected a multiple of agent.net.seq_len = {seq_len},"
+                f" such as {max(1, self.time_horizon // seq_len) * seq_len}",
+            )
+        rollout = self.time_horizon * num_envs
+        given, used = self.minibatch_size, ppo_minibatch_size(spec)
+        if used != given:
+            fault = "exceeds" if given > rollout else "does not divide"
+            findings.warnings.append(
+                f"agent.algorithm.minibatch_size: {given} {fault} num_envs * time_horizon = "
+                f"{num_envs} * {self.time_horizon} = {rollout}; {used} is used"
+            )
+        warn_if_never(rollout, "time_horizon * num_envs", spec, findings)
+
+
+class PPOSpec(PPOKeys):
+    """Proximal policy optimisation with a clipped objective."""
+
+    name: Literal["PPO"] = Field(description="Algorithm name.")
+
+
+def ppo_minibatch_size(spec: Spec) -> int:
+    """Transitions per gradient step of PPO: as given where that divides the rollout evenly.
+
+    Otherwise the rollout is cut into as many minibatches as fit, each as large as it can be. The
+    minibatches of a recurrent net hold whole sequences.
+    """
+    algorithm = spec.agent.algorithm
+    if not isinstance(algorithm, PPOKeys):
+        raise TypeError(f"{algorithm.name} has no minibatches; only PPO and PPOSIL do")
+    rollout = spec.env.num_envs * algorithm.time_horizon
+    if algorithm.minibatch_size >= rollout:
+        return rollout
+    unit = spec.agent.net.sequence_length or 1
+    units, given = rollout // unit, max(1, algorithm.minibatch_size // unit)
+    return units // (units // given) * unit
+
+
+RECORDS = (
+    AlgorithmInfo(
+        name="PPO",
+        spec_class=PPOSpec,
+        implementation="slm_lab.agent.algorithm.ppo:PPO",
+        label="PPO",
+        style=Style("blue", "o"),
+        order=60,
+        memories=frozenset({"rollout"}),
+        actions=frozenset({"discrete", "multi_discrete", "multi_binary", "continuous"}),
+        critic="keys",
+        privileged_critic=True,
+        columns=("clip_eps", "entropy"),
+        defaults=Defaults({"name": "OnPolicyBatchReplay"}, PPO_NET),
+    ),
+)

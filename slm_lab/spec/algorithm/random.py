@@ -1,0 +1,37 @@
+"""Random: uniform actions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from slm_lab.spec.algorithm.base import AlgorithmInfo, AlgorithmSpec, Defaults, Pace, Style
+
+if TYPE_CHECKING:
+    from slm_lab.spec.schema import Spec
+
+
+class RandomSpec(AlgorithmSpec):
+    """Uniform actions: the baseline that every score is measured against."""
+
+    name: Literal["Random"] = Field(description="Algorithm name.")
+
+    def pace(self, spec: Spec) -> Pace:
+        return Pace(spec.env.num_envs, 0)
+
+
+RECORDS = (
+    AlgorithmInfo(
+        name="Random",
+        spec_class=RandomSpec,
+        implementation="slm_lab.agent.algorithm.random:Random",
+        label="Random",
+        style=Style("grey", "."),
+        order=1000,
+        memories=frozenset({"rollout", "episodes", "replay"}),
+        actions=frozenset({"discrete", "multi_discrete", "multi_binary", "continuous"}),
+        learns=False,
+        defaults=Defaults({"name": "OnPolicyBatchReplay"}, {"type": "MLPNet", "hid_layers": []}),
+    ),
+)

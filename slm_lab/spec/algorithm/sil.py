@@ -1,0 +1,71 @@
+"""Self-imitation learning beside A2C and PPO."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from slm_lab.spec.algorithm.a2c import A2C_NET, ActorCriticKeys
+from slm_lab.spec.algorithm.base import AlgorithmInfo, Defaults, Style, Tree
+from slm_lab.spec.algorithm.ppo import PPO_NET, PPOKeys
+from slm_lab.spec.block import Block, Count, NonNegative
+
+
+class _SelfImitation(Block):
+    sil_policy_loss_coef: NonNegative = Field(
+        default=1.0, description="Weight of the self-imitation policy loss."
+    )
+    sil_val_loss_coef: NonNegative = Field(
+        default=0.1, description="Weight of the self-imitation value loss."
+    )
+    training_iter: Count = Field(default=1, description="Replay batches per training call.")
+    training_batch_iter: Count = Field(default=1, description="Gradient steps per replay batch.")
+
+
+class SILSpec(_SelfImitation, ActorCriticKeys):
+    """Actor-critic with self-imitation."""
+
+    name: Literal["SIL"] = Field(description="Algorithm name.")
+
+
+class PPOSILSpec(_SelfImitation, PPOKeys):
+    """PPO with self-imitation."""
+
+    name: Literal["PPOSIL"] = Field(description="Algorithm name.")
+
+
+def _record(net: Tree, **keys: Any) -> AlgorithmInfo:
+    memory = {"name": "OnPolicyBatchReplay", "batch_size": 64, "max_size": 100_000}
+    return AlgorithmInfo(
+        implementation="slm_lab.agent.algorithm.sil:SelfImitation",
+        actions=frozenset({"discrete", "multi_discrete", "multi_binary", "continuous"}),
+        critic="keys",
+        imitates=True,
+        defaults=Defaults(memory, net),
+        **keys,
+    )
+
+
+RECORDS = (
+    _record(
+        A2C_NET,
+        name="SIL",
+        spec_class=SILSpec,
+        label="SIL",
+        style=Style("grey", "P"),
+        order=50,
+        memories=frozenset({"rollout", "episodes"}),
+        columns=("entropy_coef",),
+    ),
+    _record(
+        PPO_NET,
+        name="PPOSIL",
+        spec_class=PPOSILSpec,
+        label="PPO-SIL",
+        style=Style("grey", "X"),
+        order=70,
+        memories=frozenset({"rollout"}),
+        columns=("clip_eps", "entropy"),
+    ),
+)

@@ -1,0 +1,87 @@
+"""Records of algorithms, nets and memories: each states once what the rest of the package asks.
+
+A record holds plain data, and the class that does the work as text, so that a spec is read and
+checked without torch. Adding one is adding a file: a registry finds every module of its package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from slm_lab.spec.block import Block
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What every record states: its names, its spec class, and where its implementation is."""
+
+    name: str  # as a spec writes it
+    aliases: tuple[str, ...] = ()  # other names
+    spec_class: type[Block]
+    implementation: str  # "module:Class", imported when an agent is made
+    order: int = 100  # place in legends, tables and pages; equal ones go by name
+
+    def load(self) -> Any:
+        """Import the implementation."""
+        module, _, attribute = self.implementation.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+class Registry(Mapping[str, RecordT]):
+    """Name -> record, for every record in the `RECORDS` of the modules of one package.
+
+    Iterating gives each record's own name, in the order of the records. Looking up also takes
+    aliases and, with `any_spelling`, names whose case, `-`, `_` or spaces differ.
+    """
+
+    def __init__(self, package: str, path: list[str], *, any_spelling: bool = False) -> None:
+        self._key: Callable[[str], str] = _folded if any_spelling else str
+        modules = [f"{package}.{module.name}" for module in pkgutil.iter_modules(path)]
+        found: list[RecordT] = [
+            record
+            for module in modules
+            for record in getattr(importlib.import_module(module), "RECORDS", ())
+        ]
+        found.sort(key=lambda record: (record.order, record.name))
+        self._records = {record.name: record for record in found}
+        self._names = {
+            self._key(name): record.name
+            for record in found
+            for name in (*record.aliases, record.name)
+        }
+
+    def find(self, name: object) -> RecordT | None:
+        """The record that a spec's `name` or `type` picks; None if there is none."""
+        own = self._names.get(self._key(name)) if isinstance(name, str) else None
+        return None if own is None else self._records[own]
+
+    def spec_classes(self) -> list[type[Block]]:
+        """The spec classes of all records, each once."""
+        return list(dict.fromkeys(record.spec_class for record in self._records.values()))
+
+    def keys_of_specs(self) -> frozenset[str]:
+        """Every key that means something to any of the spec classes."""
+        return frozenset().union(*(model.model_fields for model in self.spec_classes()))
+
+    def __getitem__(self, name: str) -> RecordT:
+        record = self.find(name)
+        if record is None:
+            raise KeyError(name)
+        return record
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+
+def _folded(name: str) -> str:
+    return name.lower().translate(str.maketrans("", "", "-_ "))
