@@ -20,6 +20,7 @@ from slm_lab.agent.learning.compiler import Compiled
 from slm_lab.agent.learning.learner import (
     Learner,
     State,
+    Stateful,
     acting_weights,
     check_finite,
     gradient_update,
@@ -81,7 +82,7 @@ class ActorCritic:
         self._rates = LearningRates(self.nets.specs, rollout_length(spec) * setup.num_envs)
         choice = SampledPolicy(distribution, self.nets.policy_of_heads)
         self.act = Actor(self.nets.net_states[0], choice, state, setup)
-        self._parts = {
+        self._parts: dict[str, Stateful] = {
             "learner": self.learner,
             "critic": self.critic,
             "act": self.act,

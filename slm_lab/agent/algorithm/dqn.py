@@ -19,6 +19,7 @@ from slm_lab.agent.learning.learner import (
     Learner,
     NetState,
     State,
+    Stateful,
     check_finite,
     gradients,
     load_parts,
@@ -74,7 +75,7 @@ class DQN:
         self._rates = LearningRates({"net": net}, max(spec.training_frequency, setup.num_envs))
         self._exploration = QExploration(spec, setup)
         self.act = Actor(self._q, self._exploration, state, setup)
-        self._parts = {
+        self._parts: dict[str, Stateful] = {
             "learner": self.learner,
             "act": self.act,
             "rates": self._rates,

@@ -23,6 +23,7 @@ from slm_lab.agent.algorithm.setup import Setup, initialising
 from slm_lab.agent.learning.learner import (
     Learner,
     State,
+    Stateful,
     Update,
     check_finite,
     gradient_update,
@@ -122,7 +123,7 @@ class PPO:
             self.nets.policy_and_value if evaluates else None,
         )
         self.act = Actor(self.nets.net_states[0], choice, state, setup)
-        self._parts = {
+        self._parts: dict[str, Stateful] = {
             "learner": self.learner,
             "critic": self.critic,
             "act": self.act,
@@ -146,6 +147,7 @@ class PPO:
         self.learner.set_coefficients(**coefficients, **self._rates.values(frame))
         rollout = self.evaluate(rollout)
         rows = self._rows(rollout)
+        length, envs = rollout.reward.shape
         steps = 0
         for epoch in range(spec.training_epoch):
             if epoch and spec.recompute_advantages:
@@ -153,7 +155,8 @@ class PPO:
                 rollout = replace(rollout, value=value, next_value=next_value)
                 rows = FlatRollout(*rows[:3], *self._advantages(rollout))
             minibatches = shuffled_minibatches(
-                *rollout.reward.shape,
+                length,
+                envs,
                 self._minibatch_size,
                 self.nets.seq_len,
                 self._generator,

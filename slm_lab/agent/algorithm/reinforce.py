@@ -22,6 +22,7 @@ from slm_lab.agent.learning.learner import (
     Learner,
     NetState,
     State,
+    Stateful,
     acting_weights,
     check_finite,
     gradient_update,
@@ -55,7 +56,7 @@ class Reinforce:
         self._returns_seen = RunningMoments((), setup.device)
         self.to_env = self._action_distribution.to_env
         self.act = Actor(self._net, SampledPolicy(self._action_distribution), state, setup)
-        self._parts = {
+        self._parts: dict[str, Stateful] = {
             "learner": self.learner,
             "returns": self._returns_seen,
             "act": self.act,

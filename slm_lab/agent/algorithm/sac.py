@@ -31,6 +31,7 @@ from slm_lab.agent.learning.learner import (
     Learner,
     NetState,
     State,
+    Stateful,
     check_finite,
     gradients,
     load_parts,
@@ -137,7 +138,7 @@ class SoftActorCritic:
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
         choice = SampledPolicy(self._action_distribution, squashed=not self._is_discrete)
         self._act = Actor(self._actor, choice, state, setup)
-        self._parts = {
+        self._parts: dict[str, Stateful] = {
             "learner": self.learner,
             "act": self._act,
             "rates": self._rates,

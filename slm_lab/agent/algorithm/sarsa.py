@@ -19,6 +19,7 @@ from slm_lab.agent.learning.learner import (
     Learner,
     NetState,
     State,
+    Stateful,
     acting_weights,
     check_finite,
     gradient_update,
@@ -61,7 +62,11 @@ class SARSA:
         self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
         self._exploration = QExploration(spec, setup)
         self.act = Actor(self._q, self._exploration, state, setup)
-        self._parts = {"learner": self.learner, "act": self.act, "rates": self._rates}
+        self._parts: dict[str, Stateful] = {
+            "learner": self.learner,
+            "act": self.act,
+            "rates": self._rates,
+        }
 
     def to_env(self, action: Tensor) -> Tensor:
         return action
