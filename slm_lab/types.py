@@ -1,6 +1,6 @@
-"""Frozen data that crosses rooms. Shapes: T time, B parallel envs, N = T*B flattened.
+"""Frozen data that crosses packages. Shapes: T time, B parallel envs, N = T*B flattened.
 
-Nothing here imports torch, so the spec, analysis and command-line rooms stay light.
+Nothing here imports torch, so that spec, analysis and the command line load fast.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ActionType = Literal["discrete", "multi_discrete", "multi_binary", "continuous", "multi_continuous"]
 
 Rows: TypeAlias = "np.ndarray | torch.Tensor"
-"""One row per env. Tensors where `Spaces.on_device` says so: read them, never write into them."""
+"""One row per env; read-only tensors where `Spaces.on_device`, else arrays."""
 
 
 def on_host(rows: Rows) -> np.ndarray:
@@ -26,20 +26,18 @@ def on_host(rows: Rows) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """What an agent must know of an env: single-env shapes, never the env itself.
+    """Shapes of a single env's observations and actions.
 
     `action_sizes` is (n,) for discrete and multi_binary, one count per sub-action for
-    multi_discrete, and (dim,) for continuous. Bounded continuous actions are always [-1, 1]:
-    the env room rescales them, so an agent never sees the original box.
+    multi_discrete, and (dim,) for continuous. Bounded continuous actions are always [-1, 1]: the
+    env rescales them, so an agent never sees the original box.
 
-    With `frame_stack` k an observation is the last k frames along its first axis, newest last:
-    within an episode each is the one before, moved on by one frame.
+    With `frame_stack` k an observation is the last k frames along its first axis, newest last.
 
-    The last `privileged` columns of an observation are what no policy may see, because it will not
-    be there when the policy is used; a critic, which only helps to learn, reads those alone.
+    The last `privileged` columns of an observation are for the critic alone: they will not be there
+    when the policy is used.
 
-    With `on_device` observations are tensors on the device where the envs run, and such are the
-    actions to hand back.
+    With `on_device` observations and actions are tensors on the device where the envs run.
     """
 
     obs_shape: tuple[int, ...]
@@ -53,12 +51,12 @@ class Spaces:
 
     @property
     def policy_obs_shape(self) -> tuple[int, ...]:
-        """What a policy reads: the first columns."""
+        """Shape of the columns that a policy reads: the first ones."""
         return (self.obs_shape[0] - self.privileged, *self.obs_shape[1:])
 
     @property
     def critic_obs_shape(self) -> tuple[int, ...]:
-        """What a critic of its own reads: the privileged columns, or all if there are none."""
+        """Shape of the columns that a separate critic reads: the privileged ones, else all."""
         return (self.privileged,) if self.privileged else self.obs_shape
 
     @property
@@ -74,13 +72,13 @@ class Spaces:
 class Transition:
     """One step of every env in the batch.
 
-    `obs` is what to act on next: after the end of an episode it belongs to the next one. `next_obs`
-    is the true successor of this step: at the end of an episode it is the final observation. The
-    arrays are the env's own buffers, valid until the following `step`; whoever keeps them copies
-    them.
+    `obs` is the observation to act on next: after the end of an episode it belongs to the next one.
+    `next_obs` is the true successor of this step: at the end of an episode it is the final
+    observation. The arrays are the env's own buffers, valid until the following `step`: copy them
+    to keep them.
 
-    Learning reads `terminated` and `truncated`; whoever plays and scores whole episodes reads
-    `episode_end`. The two differ where a game goes on after a lost life that is `terminated`.
+    Learning reads `terminated` and `truncated`; scoring of whole episodes reads `episode_end`. They
+    differ where a game goes on after a lost life that is `terminated`.
     """
 
     obs: Rows  # [B, *obs_shape]
@@ -95,12 +93,13 @@ class Transition:
 class Rollout:
     """Consecutive on-policy steps, time-major.
 
-    `obs` has one row more than the rest: row T is what the policy would act on next. It stands for
-    the successor of row T-1 unless that step ended an episode. `final_obs` holds the true
-    successors of steps that were truncated, at the flat positions `final_index` (t * B + b).
+    `obs` has one row more than the rest: row T is the observation to act on next. It is the
+    successor of row T-1 unless that step ended an episode. `final_obs` holds the true successors of
+    steps that were truncated, at the flat positions `final_index` (t * B + b).
 
-    The last three are what the policy that acted thought of it: PPO compares every later policy
-    with that one, also when other workers have moved the nets since. None until it was asked.
+    The last three are of the policy that acted: PPO compares every later policy with that one, also
+    when other workers have moved the nets since. They are None until stored by acting, or filled in
+    by `PPO.evaluate`.
     """
 
     obs: torch.Tensor  # [T+1, B, *obs_shape]
@@ -119,8 +118,8 @@ class Rollout:
 class ReplayBatch:
     """Rows drawn from a replay, N = minibatches * batch size.
 
-    `reward` is the discounted sum of rewards up to the successor `next_obs`; `discount` is what its
-    value counts: gamma to the number of those rewards, or 0 after a termination.
+    `reward` is the discounted sum of rewards up to the successor `next_obs`; `discount` is the
+    factor of its value: gamma to the number of those rewards, or 0 after a termination.
     """
 
     obs: torch.Tensor  # [N, *obs_shape]
@@ -153,10 +152,10 @@ class ImitationBatch:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What one learning call reports: named scalars, and how many gradient steps it took.
+    """Result of one learning call: named scalars, and how many gradient steps it took.
 
-    `td_error` [N] is there after learning from a replay, for its priorities: how far each row was
-    from what was expected.
+    `td_error` [N] is given after learning from a replay, for its priorities: the distance of each
+    row from its prediction.
     """
 
     values: Mapping[str, float]

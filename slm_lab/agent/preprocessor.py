@@ -69,6 +69,22 @@ class Preprocessor:
     def reward(self, reward: Tensor) -> Tensor:
         return reward if self._reward_transform is None else self._reward_transform(reward)
 
+    def rollout(self, raw: Rollout) -> Rollout:
+        """Preprocess a rollout; its rewards update the statistics first.
+
+        Those of observations follow in `observe_learned`: the loss must read what the policy acted
+        on, while no policy depends on the scale of rewards.
+        """
+        self.observe_rewards(raw.reward, raw.terminated | raw.truncated)
+        obs, final_obs = self.obs(raw.obs), self.obs(raw.final_obs)
+        reward = self.reward(raw.reward)
+        return self.to_device(replace(raw, obs=obs, final_obs=final_obs, reward=reward))
+
+    def observe_learned(self, raw_obs: Tensor, metrics: Metrics) -> None:
+        """Update the statistics by the observations [T, B, ...] of an update."""
+        if can_adapt(metrics):
+            self.observe_obs(raw_obs.flatten(0, 1))
+
     def to_device(self, batch: Batch) -> Batch:
         if self._on_cpu:
             return batch

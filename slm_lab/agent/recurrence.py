@@ -38,7 +38,7 @@ class Recurrence:
 
 
 def recurrence_of(nets: Mapping[str, nn.Module]) -> Recurrence | None:
-    """The recurrence of an algorithm's nets, in the order in which they share a row's memory."""
+    """Recurrence of an algorithm's nets, in the order of their parts in a row's memory."""
     recurrent = [n for n in nets.values() if isinstance(n, RecurrentNet | BidirectionalNet)]
     return Recurrence(recurrent) if recurrent else None
 
@@ -56,7 +56,7 @@ class RecurrentState:
         self._upcoming, self._successors = np.zeros_like(self._rows), np.zeros_like(self._rows)
 
     def rows(self, obs: np.ndarray) -> np.ndarray:
-        """obs [B, ...] with what came before it, [B, W]; valid until the next call."""
+        """Observations [B, ...] with the memory before them, [B, W]; valid until the next call."""
         self._rows[:, : self._obs_width] = obs.reshape(len(obs), -1)
         return self._rows
 
@@ -66,7 +66,7 @@ class RecurrentState:
         return self._rows
 
     def advance(self, memory: np.ndarray, transition: Transition) -> Transition:
-        """Move on with the memory [B, M] after the rows acted on; the transition with its rows.
+        """Move on by a step: the memory [B, M] after the rows acted on -> the transition of rows.
 
         At an ending the successor still belongs to the old episode, the next obs to a new one. A
         lost life counts as an ending, also where whole games are scored: learning is cut there, so

@@ -121,9 +121,9 @@ class AtariEnv:
 
     def step(self, action: Rows) -> Transition:
         check_batch(action, self.num_envs)
-        obs, reward, terminated, truncated, info = self._games.step(
-            self._action_codec.decode(on_host(action))
-        )
+        rows = action if isinstance(action, np.ndarray) else on_host(action)
+        actions = self._action_codec.decode(rows)
+        obs, reward, terminated, truncated, info = self._games.step(actions)
         self._obs = next_obs = obs
         reward = reward.astype(np.float32)
         over: list[int] = []

@@ -155,7 +155,8 @@ class GymnasiumVectorEnv:
 
     def step(self, action: Rows) -> Transition:
         check_batch(action, self.num_envs)
-        actions: Any = self._action_codec.decode(on_host(action))
+        rows = action if isinstance(action, np.ndarray) else on_host(action)
+        actions: Any = self._action_codec.decode(rows)
         if self._action_codec.type == "discrete":
             actions = actions.tolist()  # envs compare and index faster with plain ints
         self._log.append(actions)

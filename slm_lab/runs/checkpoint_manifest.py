@@ -19,7 +19,7 @@ from typing import Any
 from slm_lab.runs.files import open_for_reading, read_bytes
 from slm_lab.spec.run_folder import RunFolderError
 
-SCHEMA = 1
+SCHEMA = 2  # of the state that a checkpoint holds; manifests of all schemas are read
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 4_000_000
 
@@ -30,6 +30,17 @@ class CheckpointError(RuntimeError):
     def __init__(self, path: Path, found: str) -> None:
         self.path = path
         super().__init__(f"{path}: {found}")
+
+
+class OldCheckpointError(CheckpointError):
+    """A whole checkpoint whose state was written by an earlier version of slm-lab."""
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        version = f"slm-lab {manifest.versions.get('slm-lab', '(unknown)')}"
+        found = f"was written by {version} with schema {manifest.schema}; expected {SCHEMA}"
+        fix = "Resume with that version, or start a new run."
+        uses = "Its models still work in enjoy, eval and export."
+        super().__init__(path, f"{found}. {fix} {uses}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +60,7 @@ class Manifest:
     finished: bool
     saved_at: str
     files: Mapping[str, FileEntry]
+    schema: int = SCHEMA
 
     @property
     def frame(self) -> int:
@@ -59,7 +71,7 @@ class Manifest:
         return sum(entry.size for entry in self.files.values())
 
     def to_bytes(self) -> bytes:
-        return sealed({"schema": SCHEMA, **asdict(self)})
+        return sealed(asdict(self))
 
 
 def read_manifest(folder: Path, *, run_dir: Path | None = None) -> Manifest:
@@ -77,7 +89,7 @@ def read_manifest(folder: Path, *, run_dir: Path | None = None) -> Manifest:
         content = unsealed(data)
     except ValueError as error:
         raise CheckpointError(path, f"is damaged ({error!s:.100})") from None
-    if content.get("schema") != SCHEMA:
+    if content.get("schema") not in range(1, SCHEMA + 1):
         found = f"found schema {content.get('schema')!r:.20}, this version reads {SCHEMA}"
         raise CheckpointError(path, f"{found}. Resume with the version of slm-lab that wrote it.")
     manifest = _build(content, path)
@@ -134,6 +146,7 @@ def _build(content: dict[str, Any], path: Path) -> Manifest:
                 name: FileEntry(int(entry["size"]), str(entry["sha256"]))
                 for name, entry in content["files"].items()
             },
+            schema=int(content["schema"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(path, f"is no manifest ({error!r:.100})") from None

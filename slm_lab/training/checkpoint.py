@@ -36,9 +36,11 @@ from torch import Tensor
 from slm_lab.agent.memory.ring import Ring
 from slm_lab.runs.checkpoint_manifest import (
     MANIFEST,
+    SCHEMA,
     CheckpointError,
     FileEntry,
     Manifest,
+    OldCheckpointError,
     check_file,
     read_manifest,
 )
@@ -115,6 +117,8 @@ class CheckpointStore:
                 continue
             try:
                 manifest, state = read_checkpoint(folder, max_bytes=max_bytes)
+            except OldCheckpointError:
+                raise
             except CheckpointError as error:
                 problems.append(error)
                 logger.warning(f"damaged checkpoint: {error}")
@@ -138,6 +142,8 @@ def read_checkpoint(folder: Path, *, max_bytes: int) -> tuple[Manifest, dict[str
     `max_bytes` bounds what is allocated, whatever the folder claims. Rings come as `StoredRing`s.
     """
     manifest = read_manifest(folder)
+    if manifest.schema != SCHEMA:
+        raise OldCheckpointError(folder, manifest)
     if manifest.size > max_bytes:
         found = f"claims {manifest.size:,} bytes, expected {max_bytes:,} at most for this spec"
         raise CheckpointError(folder / MANIFEST, found)

@@ -39,7 +39,7 @@ _HEADER_BYTES = _ALIGNMENT
 
 
 class Exchange:
-    """A training state here, and its counterpart in the file.
+    """Exchanges a training state with its counterpart in the shared file.
 
     `trained` names the entries that an optimiser moves: changes of these add up. `targets` names
     slow copies of them, and `targets_kept` says how much of the targets before a turn is still in
@@ -77,7 +77,7 @@ class Exchange:
         return int(self._turns.item())
 
     def join(self, turns: int = 0) -> None:
-        """Take the nets that all workers have; the first gives its own, `turns` old, instead."""
+        """Take the shared nets; the first worker gives its own, after `turns` updates, instead."""
         with self._file.locked():
             if self._current.item() == 0:
                 self._turns.fill_(turns)
@@ -87,7 +87,7 @@ class Exchange:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """The state to learn from on entry; what was learned is everybody's on leaving."""
+        """Take the shared state on entry, and share what was learned on exit."""
         if self._synced:
             with self._file.locked():
                 self._take()
@@ -118,7 +118,7 @@ class Exchange:
         self._current.fill_(beside + 1)  # one store: a worker that dies before it has given nothing
 
     def _give_changes(self, before: State) -> None:
-        """What this turn has changed; what it left alone may be another worker's change."""
+        """Give the entries that this turn changed; others may have changed the rest."""
         there = self._there
         for key, value in self._here.items():
             now, was = value.cpu(), before[key].cpu()
@@ -137,7 +137,7 @@ class Exchange:
 
 
 def _views(memory: mmap.mmap, start: int, state: State) -> State:
-    """The tensors of a state as views of the memory from `start` on."""
+    """Views of the memory from `start` on, one per tensor of a state."""
     data = torch.frombuffer(memory, dtype=torch.uint8)
     tensors = {}
     for key, value in state.items():
@@ -211,7 +211,7 @@ class SharedAlgorithm:
         self._turns = int(state["turns"])
 
     def join(self, checkpoints: Iterable[Path], max_bytes: int) -> None:
-        """Go on with the others after an interruption, from the nets that have learned most.
+        """Rejoin the others after an interruption, from the nets that have learned most.
 
         `checkpoints` are those of all workers: one that has finished takes no part any more, and
         one that died may have the older nets.

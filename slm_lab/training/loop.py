@@ -26,7 +26,7 @@ class Clock:
 
 @dataclass(slots=True)
 class Profile:
-    """Where the seconds of a session went."""
+    """Seconds of a session by what they were spent on."""
 
     env: float = 0.0
     act: float = 0.0
@@ -57,9 +57,10 @@ class Loop:
     ) -> None:
         """Train until `max_frame`, calling `checkpoint` each time another `every` frames are done.
 
-        `should_stop` is asked between steps, so that an interrupted session ends whole. A run that
-        pauses at the frame `until` and one that does not go through the same steps. `save_if_due`
-        gets the time and says whether it did: after a step there is nothing half done.
+        `should_stop` is asked between steps, so that an interrupted session ends complete. A run
+        that pauses at the frame `until` goes through the same steps as one that does not.
+        `save_if_due` gets the time and returns whether it saved; after a step the state is
+        complete.
         """
         agent, env, clock, profile = self.agent, self.env, self.clock, self.profile
         num_envs, max_frame = env.num_envs, self.max_frame

@@ -324,7 +324,7 @@ def test_popart_keeps_every_prediction_when_its_statistics_move(
     policy = ppo.act(torch.tensor([obs]).T, explore=False)
     before = value_of(agent, obs)
     for targets in ([100.0, 300.0], [-5.0], [0.0, 1e4, 2.0]):
-        ppo.critic.observe_targets(torch.tensor(targets))
+        ppo.critic.learn_units(torch.tensor(targets))
         assert value_of(agent, obs) == pytest.approx(before, abs=2e-3)
     assert torch.equal(ppo.act(torch.tensor([obs]).T, explore=False), policy)
 
@@ -343,8 +343,8 @@ def test_an_update_lets_the_statistics_follow_its_targets(
 
 def test_popart_trains_its_head_on_standardized_targets(make_spec: MakeSpec) -> None:
     _, ppo = make_ppo(make_spec("PPO", {"agent.algorithm.normalize_v_targets": True}))
-    ppo.critic.observe_targets(torch.tensor([100.0, 300.0]))  # mean 200, std 100
-    (units,) = ppo.critic.to_head_units(torch.tensor([200.0, 300.0, 50.0]))
+    ppo.critic.learn_units(torch.tensor([100.0, 300.0]))  # mean 200, std 100
+    units = ppo.critic.to_head_units(torch.tensor([200.0, 300.0, 50.0]))
     assert units.tolist() == pytest.approx([0.0, 1.0, -1.5])
 
 

@@ -286,7 +286,7 @@ def test_evaluating_elsewhere_leaves_the_training_memory_alone(make_spec: MakeSp
     assert (before[:, 2:] != 0).any()
     evaluate(agent, make_env(spec.with_values({"env.num_envs": 7}).env, seed=1))
     assert torch.equal(agent.state_dict()["recurrent_state"]["rows"], before)
-    with pytest.raises(ValueError, match="needs a memory of its own"):
+    with pytest.raises(ValueError, match="needs a recurrent state of its own"):
         agent.act(np.zeros((4, 1), np.float32), explore=False)
 
 

@@ -163,7 +163,7 @@ def test_returns_are_compared_in_the_units_of_the_value_head(
     # With normalised targets of mean 10 and std 2 the head's V = 0 means 10: a return of 10 is no
     # news, one of 14 is 2 standard deviations better.
     sil = make_sil(make_spec, name, normalize_v_targets=True)
-    sil._base.critic.observe_targets(torch.tensor([8.0, 12.0]))
+    sil._base.critic.learn_units(torch.tensor([8.0, 12.0]))
     list(sil.modules["critic_net"].parameters())[-1].zero_()
     advantage = sil._imitate(past([1, 0], [14.0, 10.0]))
     assert advantage.tolist() == pytest.approx([2.0, 0.0], abs=1e-5)

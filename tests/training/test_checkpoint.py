@@ -516,12 +516,24 @@ def test_a_state_of_another_kind_is_refused(store, text):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"schema": 2}, {"counters": 3}, {"files": []}, {"files": {"a": {}}}]
+    "changes", [{"schema": 3}, {"schema": 0}, {"counters": 3}, {"files": []}, {"files": {"a": {}}}]
 )
 def test_a_manifest_of_another_kind_is_refused(store, changes):
     folder = write(store, 1)
     forge(folder, **changes)
     assert "manifest.json" in refusal(folder)
+
+
+def test_a_checkpoint_of_an_older_schema_is_refused_and_left_in_place(store):
+    folder = write(store, 1)
+    forge(folder, schema=1, versions={"slm-lab": "0.0.9"})
+    with pytest.raises(CheckpointError) as caught:
+        store.read("last", max_bytes=LIMIT)
+    assert str(caught.value) == (
+        f"{folder}: was written by slm-lab 0.0.9 with schema 1; expected 2. Resume with that "
+        "version, or start a new run. Its models still work in enjoy, eval and export."
+    )
+    assert read_manifest(folder).frame == 1
 
 
 def test_a_stored_ring_must_fit_the_live_one(store):

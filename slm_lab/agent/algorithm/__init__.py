@@ -1,1 +1,1 @@
-"""What is minimised, and when."""
+"""Algorithms: pure losses, and the classes that minimise them."""

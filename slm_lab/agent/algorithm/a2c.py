@@ -20,9 +20,12 @@ from slm_lab.agent.learning.compiler import Compiled
 from slm_lab.agent.learning.learner import (
     Learner,
     State,
+    Stateful,
     acting_weights,
     check_finite,
     gradient_update,
+    load_parts,
+    saved_parts,
 )
 from slm_lab.agent.learning.returns import discounted_returns, gae, n_step_returns, standardize
 from slm_lab.spec import Problem, SpecError
@@ -84,6 +87,12 @@ class ActorCritic:
         self._rates = LearningRates(self.nets.specs, spec.rollout_length * setup.num_envs)
         choice = SampledPolicy(distribution, self.nets.policy_of_heads)
         self.act = Actor(self.nets.net_states[0], choice, state, setup)
+        self._parts: dict[str, Stateful] = {
+            "learner": self.learner,
+            "critic": self.critic,
+            "act": self.act,
+            "rates": self._rates,
+        }
 
     def evaluate(self, rollout: Rollout) -> EvaluatedRollout:
         """Evaluate a rollout by the present nets: those that acted in it."""
@@ -98,8 +107,7 @@ class ActorCritic:
         self.learner.step(*rows)
         for _ in range(self._spec.critic_iter):
             self._critic_learner.step(rows.obs, rows.target)
-        lr = self._rates.mean(frame)
-        self._rates.advance(frame)
+        lr = self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         values = dict(metrics) | {"entropy_coef": entropy_coef, "lr": lr}
         steps = len(self.nets.net_states) + self._spec.critic_iter
@@ -125,18 +133,10 @@ class ActorCritic:
         return self._spec.val_loss_coef * self._value_loss(value, target), {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "learner": self.learner.state_dict(),
-            "critic": self.critic.state_dict(),
-            "act": self.act.state_dict(),
-            "rates": self._rates.state_dict(),
-        }
+        return saved_parts(self._parts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        self.critic.load_state_dict(state["critic"])
-        self.act.load_state_dict(state["act"])
-        self._rates.load_state_dict(state["rates"])
+        load_parts(self._parts, state)
 
     @torch.no_grad()
     def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
@@ -150,8 +150,7 @@ class ActorCritic:
             rollout.terminated,
             rollout.truncated,
         )
-        self.critic.observe_targets(target)
-        (target,) = self.critic.to_head_units(target)
+        (target,) = self.critic.learn_units(target)
         return advantage, target
 
     def _targets_and_advantages(

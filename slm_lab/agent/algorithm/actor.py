@@ -38,11 +38,6 @@ NumpyPolicy = Callable[[np.ndarray], list[np.ndarray]]
 """Observations [N, ...] -> head outputs, without torch."""
 
 
-def policy_columns(obs: Tensor, privileged: int) -> Tensor:
-    """The columns that a policy reads: all but the privileged ones (`Spaces.privileged`)."""
-    return obs[..., :-privileged] if privileged else obs
-
-
 class Choice(Protocol):
     """How head outputs become actions."""
 
@@ -95,8 +90,8 @@ class Actor:
 
     def __call__(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
         """obs [B, ...] -> actions [B, ...] as sampled, or the greedy ones."""
-        if self._privileged:
-            obs = policy_columns(obs, self._privileged)
+        if self._privileged:  # the last columns are for the critic alone
+            obs = obs[..., : -self._privileged]
         # No parameter requires a gradient outside a learning step, so none is recorded here.
         if not explore:  # in torch alone, whatever the net: see Agent.policy
             return self._choice.greedy(self._net.net(obs))

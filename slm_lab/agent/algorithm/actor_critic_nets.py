@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.algorithm.actor import policy_columns
 from slm_lab.agent.algorithm.distribution import ActionDistribution, Distribution
 from slm_lab.agent.learning.learner import NetState, State
 from slm_lab.agent.learning.moments import RunningMoments
@@ -103,7 +102,7 @@ class ActorCriticNets:
         self, state: State, obs: Tensor, *, training: bool = False
     ) -> tuple[Distribution, Tensor]:
         """obs [N, ...], or [T, B, W] in sequences -> (pi(.|s), V(s) [N])."""
-        seen = policy_columns(obs, self._privileged)
+        seen = self._policy_columns(obs)
         outputs = self.net_states[0](state, seen, training=training)
         if self.shared:
             return self.policy_and_value(outputs)
@@ -112,7 +111,7 @@ class ActorCriticNets:
         return self._action_distribution(outputs), value.squeeze(-1)
 
     def policy(self, state: State, obs: Tensor, *, training: bool = False) -> Distribution:
-        seen = policy_columns(obs, self._privileged)
+        seen = self._policy_columns(obs)
         return self.policy_of_heads(self.net_states[0](state, seen, training=training))
 
     def policy_of_heads(self, outputs: Sequence[Tensor]) -> Distribution:
@@ -137,6 +136,9 @@ class ActorCriticNets:
         """Replace V by scale * V + shift, exactly."""
         self._value_head.weight.mul_(scale)
         self._value_head.bias.mul_(scale).add_(shift)
+
+    def _policy_columns(self, obs: Tensor) -> Tensor:
+        return obs[..., : -self._privileged] if self._privileged else obs
 
     def _critic_columns(self, obs: Tensor) -> Tensor:
         return obs[..., -self._privileged :] if self._privileged else obs
@@ -190,11 +192,11 @@ class Critic:
         """(mean, std) of the head's units: a value is std * output + mean."""
         return self._identity if self._moments is None else self._mean_std()
 
-    def to_head_units(self, *values: Tensor) -> tuple[Tensor, ...]:
+    def to_head_units(self, value: Tensor) -> Tensor:
         if self._moments is None:
-            return values
+            return value
         mean, std = self._mean_std()
-        return tuple((value - mean) / std for value in values)
+        return (value - mean) / std
 
     def to_reward_units(self, output: Tensor) -> Tensor:
         if self._moments is None:
@@ -203,14 +205,17 @@ class Critic:
         return output * std + mean
 
     @torch.no_grad()
-    def observe_targets(self, targets: Tensor) -> None:
-        """Update the statistics by new targets, keeping every prediction what it was."""
-        if self._moments is None:
-            return
-        old_mean, old_std = self._mean_std()
-        self._moments.update(targets.reshape(-1))
-        mean, std = self._mean_std()
-        self._nets.rescale_value_head(old_std / std, (old_mean - mean) / std)
+    def learn_units(self, target: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        """Update the statistics by new targets: (target, *values) in the new units of the head.
+
+        The head is rescaled with them, so that every prediction stays what it was.
+        """
+        if self._moments is not None:
+            old_mean, old_std = self._mean_std()
+            self._moments.update(target.reshape(-1))
+            mean, std = self._mean_std()
+            self._nets.rescale_value_head(old_std / std, (old_mean - mean) / std)
+        return tuple(self.to_head_units(value) for value in (target, *values))
 
     def state_dict(self) -> State:
         return {} if self._moments is None else self._moments.state_dict()

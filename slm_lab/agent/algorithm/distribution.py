@@ -1,4 +1,4 @@
-"""From head outputs to an action distribution.
+"""Action distributions from head outputs.
 
 Hand-written instead of `torch.distributions`, which spends most of a small step on argument checks
 and Python properties; tested against it. Every draw is a deterministic function of noise that the
@@ -97,7 +97,7 @@ class MultiCategorical:
 
 @dataclass(frozen=True)
 class Bernoulli:
-    """Independent coins, one per binary sub-action."""
+    """Independent Bernoulli variables, one per binary sub-action."""
 
     logits: Tensor  # [N, A]
 
@@ -120,7 +120,7 @@ class Normal:
     """Diagonal Gaussian."""
 
     mean: Tensor  # [N, A]
-    log_std: Tensor  # [N, A], clamped by the family
+    log_std: Tensor  # [N, A], clamped by ActionDistribution
 
     def sample(self, noise: Tensor) -> Tensor:
         return self.mean + self.log_std.exp() * noise
@@ -144,7 +144,7 @@ class TanhNormal:
     log_std: Tensor
 
     def sample(self, noise: Tensor) -> Tensor:
-        """The pre-squash sample u; the env acts on tanh(u)."""
+        """Sample u before squashing; the env acts on tanh(u)."""
         return self._normal().sample(noise)
 
     def mode(self) -> Tensor:
@@ -155,7 +155,7 @@ class TanhNormal:
         return self._normal().log_prob(action) - _log_det_tanh(action).sum(-1)
 
     def entropy(self) -> Tensor:
-        """The Gaussian's entropy plus the expected log-det, off by less than 1e-4 per dimension.
+        """Entropy of the Gaussian plus the expected log-det, off by less than 1e-4 per dimension.
 
         log(1 - tanh(u)^2) = 2 log 2 - 2 log(2 cosh u), and log(2 cosh u) = E|u + x| for a logistic
         x. With x a mixture of normals, u + x is one too, and E|u + x| has a closed form: one bound
@@ -218,7 +218,7 @@ class Gumbel:
 
 @dataclass(frozen=True)
 class Beta:
-    """Independent Beta distributions stretched to [-1, 1] (Chou et al. 2017): no action is cut off.
+    """Independent Beta distributions stretched to [-1, 1] (Chou et al. 2017): no action is clipped.
 
     Both concentrations are above 1, so that there is one peak, inside the interval.
     """
@@ -230,13 +230,13 @@ class Beta:
     beta: Tensor  # [N, A]
 
     def sample(self, noise: Tensor) -> Tensor:
-        """noise [N, A * 4 * TRIES] is normal. Beta = X / (X + Y) of two Gamma draws."""
+        """Beta = X / (X + Y) of two Gamma samples; noise [N, A * 4 * TRIES] is normal."""
         per_gamma = noise.view(*self.alpha.shape, 4, self.TRIES).unbind(-2)
         x, y = _gamma(self.alpha, *per_gamma[:2]), _gamma(self.beta, *per_gamma[2:])
         return self._inside(2 * x / (x + y) - 1)
 
     def mode(self) -> Tensor:
-        """The peak; where rounding leaves a flat density, both concentrations 1, the mean."""
+        """The peak; or the mean where rounding leaves a flat density (both concentrations 1)."""
         above_one = self.alpha - 1
         total = above_one + (self.beta - 1)  # exact where alpha + beta - 2 would round to zero
         return torch.where(total > 0, 2 * above_one / total, 1.0) - 1
@@ -258,12 +258,12 @@ class Beta:
 
     @staticmethod
     def _inside(action: Tensor) -> Tensor:
-        """The density at the very ends is zero: rounding must not put an action there."""
+        """Clamp actions off the ends of the interval, where the density is zero."""
         return action.clamp(-1 + 1e-6, 1 - 1e-6)
 
 
 def _gamma(shape: Tensor, proposal: Tensor, coin: Tensor) -> Tensor:
-    """Marsaglia & Tsang 2000 for shapes of at least 1; the first accepted of several proposals.
+    """Gamma samples for shapes of at least 1 (Marsaglia & Tsang 2000): the first accepted proposal.
 
     proposal and coin [..., tries] are normal.
     """
@@ -290,7 +290,7 @@ def _mean_magnitude(mean: Tensor, variance: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ActionDistribution:
-    """The distribution of an action space: the heads it needs, and how its actions reach an env."""
+    """Factory of the distributions of an action space; also the heads and noise that they need."""
 
     pdtype: str
     spaces: Spaces
@@ -333,7 +333,7 @@ class ActionDistribution:
                 )
 
     def to_env(self, action: Tensor) -> Tensor:
-        """What the env executes. Samples are stored unchanged; only the env sees them bounded."""
+        """Bound actions for the env, by tanh or clipping. Samples are stored unchanged."""
         if self.pdtype == "NormalTanh":
             return action.tanh()
         if self.spaces.is_continuous and self.spaces.action_bounded:
@@ -346,7 +346,7 @@ _BY_LOCATION: dict[str, Callable[[Tensor, Tensor], Distribution]] = {
     "LogNormal": LogNormal,
     "Gumbel": Gumbel,
 }
-"""What takes a location and the logarithm of a scale; any other name is a Normal."""
+"""Distributions by location and log-scale; any other name is a Normal."""
 
 _DEFAULT_PDTYPE = {
     "discrete": "Categorical",

@@ -19,9 +19,12 @@ from slm_lab.agent.learning.learner import (
     Learner,
     NetState,
     State,
+    Stateful,
     check_finite,
     gradients,
-    minibatches,
+    load_parts,
+    replay_minibatches,
+    saved_parts,
 )
 from slm_lab.agent.net.make import make_net
 from slm_lab.spec.algorithm import ALGORITHMS
@@ -61,10 +64,8 @@ class DQN:
         self._has_target = ALGORITHMS[spec.name].target_net
         self._batch_size = batch_size
         with initialising(setup.seeds.net):
-            q_net = make_net(net, setup.spaces.obs_shape, setup.spaces.action_sizes).to(
-                setup.device
-            )
-        self._q = NetState("net", q_net, net)
+            q_net = make_net(net, setup.spaces.obs_shape, setup.spaces.action_sizes)
+        self._q = NetState("net", q_net.to(setup.device), net)
         self.modules = {"net": self._q.net}
         state = self._q.initial_state() | {"td_error": torch.zeros(batch_size, device=setup.device)}
         if self._has_target:
@@ -80,6 +81,12 @@ class DQN:
         self._rates = LearningRates({"net": net}, max(spec.training_frequency, setup.num_envs))
         self._exploration = QExploration(spec, setup)
         self.act = Actor(self._q, self._exploration, state, setup)
+        self._parts: dict[str, Stateful] = {
+            "learner": self.learner,
+            "act": self.act,
+            "rates": self._rates,
+            "target_update": self._target_update,
+        }
 
     def to_env(self, action: Tensor) -> Tensor:
         return action
@@ -88,42 +95,22 @@ class DQN:
         self.learner.set_coefficients(**self._rates.values(frame))
         self._target_update.copy_if_due(self.learner.state, self._targets, frame)
         td_errors = []
-        columns = (
-            batch.obs,
-            batch.action,
-            batch.reward,
-            batch.next_obs,
-            batch.discount,
-            batch.weight,
-        )
-        for rows in minibatches(columns, self._batch_size):
+        for rows in replay_minibatches(batch, self._batch_size):
             for _ in range(self._spec.training_batch_iter):
                 self.learner.step(*rows)
             td_errors.append(self.learner.state["td_error"].clone())
-        lr = self._rates.mean(frame)
-        self._rates.advance(frame, len(td_errors) // self._spec.training_iter)
+        lr = self._rates.advance(frame, len(td_errors) // self._spec.training_iter)
         metrics = check_finite(self.learner.mean_metrics(), frame)
-        values = dict(metrics) | {
-            "explore_var": self._exploration.explore_var(frame),
-            "lr": lr,
-        }
+        values = {**metrics, "explore_var": self._exploration.explore_var(frame), "lr": lr}
         td_error = torch.cat(td_errors) if len(td_errors) > 1 else td_errors[0]
         self._latest_steps = len(td_errors) * self._spec.training_batch_iter
         return Metrics(values, opt_steps=self._latest_steps, td_error=td_error)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "learner": self.learner.state_dict(),
-            "act": self.act.state_dict(),
-            "rates": self._rates.state_dict(),
-            "target_update": self._target_update.state_dict(),
-        }
+        return saved_parts(self._parts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        self.act.load_state_dict(state["act"])
-        self._rates.load_state_dict(state["rates"])
-        self._target_update.load_state_dict(state["target_update"])
+        load_parts(self._parts, state)
 
     def target_nets(self) -> dict[str, dict[str, Tensor]]:
         """State dicts of the target nets."""

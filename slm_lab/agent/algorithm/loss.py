@@ -14,13 +14,13 @@ _BY_LOWER_NAME = {name.lower(): getattr(nn, name) for name in dir(nn) if name.en
 
 
 def make_loss(spec: LossSpec) -> Callable[[Tensor, Tensor], Tensor]:
-    """(prediction, target) -> scalar."""
+    """Build the loss (prediction, target) -> scalar."""
     loss: Callable[[Tensor, Tensor], Tensor] = _BY_LOWER_NAME[spec.name.lower()](**spec.kwargs)
     return loss
 
 
 def make_row_loss(spec: LossSpec) -> Callable[[Tensor, Tensor], Tensor]:
-    """(prediction, target) -> one loss per row, for rows that carry weights."""
+    """Build the loss (prediction, target) -> one number per row, for rows with weights."""
     options = {**spec.kwargs, "reduction": "none"}
     loss: Callable[[Tensor, Tensor], Tensor] = _BY_LOWER_NAME[spec.name.lower()](**options)
     return loss

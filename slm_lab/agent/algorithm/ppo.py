@@ -20,7 +20,16 @@ from slm_lab.agent.algorithm.distribution import Distribution, make_action_distr
 from slm_lab.agent.algorithm.loss import make_loss
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.algorithm.setup import Setup, initialising
-from slm_lab.agent.learning.learner import Learner, State, Update, check_finite, gradient_update
+from slm_lab.agent.learning.learner import (
+    Learner,
+    State,
+    Stateful,
+    Update,
+    check_finite,
+    gradient_update,
+    load_parts,
+    saved_parts,
+)
 from slm_lab.agent.learning.parallel_learners import ParallelLearners
 from slm_lab.agent.learning.returns import gae, standardize
 from slm_lab.spec import ppo_minibatch_size
@@ -121,6 +130,12 @@ class PPO:
             self.nets.policy_and_value if evaluates else None,
         )
         self.act = Actor(self.nets.net_states[0], choice, state, setup)
+        self._parts: dict[str, Stateful] = {
+            "learner": self.learner,
+            "critic": self.critic,
+            "act": self.act,
+            "rates": self._rates,
+        }
 
     @property
     def evaluated(self) -> Sequence[Tensor]:
@@ -139,6 +154,7 @@ class PPO:
         self.learner.set_coefficients(**coefficients, **self._rates.values(frame))
         rollout = self.evaluate(rollout)
         rows = self._rows(rollout)
+        length, envs = rollout.reward.shape
         steps = 0
         for epoch in range(spec.training_epoch):
             if epoch and spec.recompute_advantages:
@@ -146,8 +162,8 @@ class PPO:
                 rollout = replace(rollout, value=value, next_value=next_value)
                 rows = FlatRollout(*rows[:3], *self._advantages(rollout))
             minibatches = shuffled_minibatches(
-                len(rollout.reward),
-                rollout.reward.shape[1],
+                length,
+                envs,
                 self._minibatch_size,
                 self.nets.seq_len,
                 self._generator,
@@ -155,8 +171,7 @@ class PPO:
             )
             self.learner.steps([(*rows, index) for index in minibatches])
             steps += len(minibatches)
-        lr = self._rates.mean(frame)
-        self._rates.advance(frame)
+        lr = self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         opt_steps = steps * len(self.nets.net_states)
         return Metrics({**metrics, **coefficients, "lr": lr}, opt_steps=opt_steps)
@@ -209,19 +224,10 @@ class PPO:
         return self._value_term(self.nets.value(state, obs, training=True), rows, state)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "learner": self.learner.state_dict(),
-            "critic": self.critic.state_dict(),
-            "act": self.act.state_dict(),
-            "rates": self._rates.state_dict(),
-            "generator": self._generator.get_state(),
-        }
+        return saved_parts(self._parts) | {"generator": self._generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        self.critic.load_state_dict(state["critic"])
-        self.act.load_state_dict(state["act"])
-        self._rates.load_state_dict(state["rates"])
+        load_parts(self._parts, state)
         self._generator.set_state(state["generator"])
 
     @torch.no_grad()
@@ -239,8 +245,7 @@ class PPO:
         spec = self._spec
         advantage = gae(rollout.reward, value, next_value, *ends, spec.gamma, spec.lam)
         target = advantage + value
-        self.critic.observe_targets(target)
-        target, value = self.critic.to_head_units(target, value)
+        target, value = self.critic.learn_units(target, value)
         return advantage.flatten(), target.flatten(), value.flatten()
 
     def _shared_pass(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,10 +32,10 @@ def polyak(target: Tensor, online: Tensor, share: float) -> Tensor:
 
 
 class TargetUpdate:
-    """How targets follow: a step of polyak with each gradient step, or a copy now and then.
+    """Moves target nets: a polyak step with each gradient step, or a copy once per N frames.
 
-    A spec gives `polyak_coef` per env step. Where several env steps share a gradient step, or the
-    other way round, the share is adjusted so that the target lags by the same number of env steps.
+    A spec gives `polyak_coef` per env step. The share of a gradient step is adjusted so that the
+    target lags by the same number of env steps, however many of them lie between gradient steps.
     """
 
     def __init__(self, spec: NetSpec, *, env_steps_per_gradient_step: float) -> None:
@@ -55,7 +55,7 @@ class TargetUpdate:
             state[target].copy_(state[online])
 
     def kept(self, steps: int) -> float:
-        """Share of the targets before an update of so many moving steps that is left in them."""
+        """Share of the old targets that is left in them after an update of `steps` moving steps."""
         return (1 - self.share) ** steps if self.is_polyak else float(not self._has_copied)
 
     def state_dict(self) -> dict[str, int]:
@@ -65,7 +65,7 @@ class TargetUpdate:
         self._copied_at = int(state["copied_at"])
 
     def moved(self, state: State, pairs: dict[str, str]) -> State:
-        """The targets after one gradient step; unchanged where copies are made instead."""
+        """Targets after one gradient step; nothing where they are copied instead."""
         if not self.is_polyak:
             return {}
         return {t: polyak(state[t], state[online], self.share) for t, online in pairs.items()}
@@ -76,7 +76,7 @@ class TwinCritic(Protocol):
     def net_states(self) -> Sequence[NetState]: ...
     @property
     def targets(self) -> dict[str, str]:
-        """Target net -> the net it follows."""
+        """Names of target nets -> names of the nets that they follow."""
         ...
 
     def current_and_target_q(
@@ -91,7 +91,7 @@ class TwinCritic(Protocol):
         ...
 
     def values(self, state: State, obs: Tensor, action: Tensor | None) -> Pair:
-        """(Q1, Q2) as the actor sees them: critics in eval mode."""
+        """(Q1, Q2) for the actor's loss: critics in eval mode."""
         ...
 
 
@@ -116,18 +116,18 @@ def make_critics(
 
 
 def _bound_last_hidden_layer(net: nn.Module) -> None:
-    """Spectral norm 1 for the last Linear before the output (Gogianu et al. 2021)."""
+    """Give the last Linear before the output spectral norm 1 (Gogianu et al. 2021)."""
     layers = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
     if len(layers) > 1:
         parametrizations.spectral_norm(layers[-2])
 
 
 class TargetTwin:
-    """Bootstraps from target nets, which start as copies."""
+    """Critics that bootstrap from target nets, which start as copies."""
 
     def __init__(self, net_states: Sequence[NetState]) -> None:
         self.net_states = net_states
-        self.targets = {f"target_{net_state.name}": net_state.name for net_state in self.net_states}
+        self.targets = {f"target_{net.name}": net.name for net in net_states}
 
     def current_and_target_q(
         self,
@@ -137,26 +137,17 @@ class TargetTwin:
         next_obs: Tensor,
         next_action: Tensor | None,
     ) -> tuple[Pair, Pair]:
-        now = self._evaluate(state, obs, action, training=True)
+        current = _pair(self.net_states, state, _join(obs, action), action, training=True)
         frozen = state | {online: state[target] for target, online in self.targets.items()}
-        later = self._evaluate(frozen, next_obs, next_action, training=False)
-        return now, (later[0].detach(), later[1].detach())
+        target = self.values(frozen, next_obs, next_action)
+        return current, (target[0].detach(), target[1].detach())
 
     def values(self, state: State, obs: Tensor, action: Tensor | None) -> Pair:
-        return self._evaluate(state, obs, action, training=False)
-
-    def _evaluate(
-        self, state: State, obs: Tensor, action: Tensor | None, *, training: bool
-    ) -> Pair:
-        inputs = _join(obs, action)
-        first, second = (
-            _value(q(state, inputs, training=training)[0], action) for q in self.net_states
-        )
-        return first, second
+        return _pair(self.net_states, state, _join(obs, action), action)
 
 
 class CrossTwin:
-    """One pass over (s, a) and (s', a') together, so that both are normalised alike."""
+    """Critics that read (s, a) and (s', a') in one pass, so that both are normalised alike."""
 
     def __init__(self, net_states: Sequence[NetState]) -> None:
         self.net_states = net_states
@@ -171,21 +162,26 @@ class CrossTwin:
         next_action: Tensor | None,
     ) -> tuple[Pair, Pair]:
         inputs = torch.cat([_join(obs, action), _join(next_obs, next_action)])
+        first, second = _pair(self.net_states, state, inputs, action, training=True)
         rows = obs.shape[0]
-        first, second = (
-            _value(q(state, inputs, training=True)[0], action) for q in self.net_states
-        )
         return (first[:rows], second[:rows]), (first[rows:].detach(), second[rows:].detach())
 
     def values(self, state: State, obs: Tensor, action: Tensor | None) -> Pair:
-        inputs = _join(obs, action)
-        first, second = (_value(q(state, inputs)[0], action) for q in self.net_states)
-        return first, second
+        return _pair(self.net_states, state, _join(obs, action), action)
+
+
+def _pair(
+    nets: Sequence[NetState],
+    state: State,
+    inputs: Tensor,
+    action: Tensor | None,
+    *,
+    training: bool = False,
+) -> Pair:
+    """(Q1, Q2): [N], or [N, A] for discrete actions, which are no input (`action` is None)."""
+    first, second = (net(state, inputs, training=training)[0] for net in nets)
+    return (first, second) if action is None else (first.squeeze(-1), second.squeeze(-1))
 
 
 def _join(obs: Tensor, action: Tensor | None) -> Tensor:
     return obs if action is None else torch.cat([obs.flatten(1), action], -1)
-
-
-def _value(output: Tensor, action: Tensor | None) -> Tensor:
-    return output if action is None else output.squeeze(-1)

@@ -1,4 +1,4 @@
-"""Uniform actions: the baseline that every score is measured against."""
+"""Uniformly random actions: the baseline of every score."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """REINFORCE (Williams 1992) with reward-to-go and standardised returns.
 
-Without a critic, the tail of an episode that was cut (by a time limit or by the end of the rollout)
-is unknown. Counting it as zero would teach that the last states before a cut are bad, so the
-running mean of all returns stands in for it.
+Without a critic, the return after a truncation (by a time limit or the end of the rollout) is
+unknown. Counting it as zero would make the last states look bad, so the running mean of all returns
+stands in for it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from slm_lab.agent.learning.learner import (
     Learner,
     NetState,
     State,
+    Stateful,
     acting_weights,
     check_finite,
     gradient_update,
+    load_parts,
+    saved_parts,
 )
 from slm_lab.agent.learning.moments import RunningMoments
 from slm_lab.agent.learning.returns import discounted_returns, standardize
@@ -58,9 +61,15 @@ class Reinforce:
         self._returns_seen = RunningMoments((), setup.device)
         self.to_env = self._action_distribution.to_env
         self.act = Actor(self._net, SampledPolicy(self._action_distribution), state, setup)
+        self._parts: dict[str, Stateful] = {
+            "learner": self.learner,
+            "returns": self._returns_seen,
+            "act": self.act,
+            "rates": self._rates,
+        }
 
     def evaluate(self, rollout: Rollout) -> Rollout:
-        """Keep the present weights: those that acted in the rollout."""
+        """Keep the weights that acted in the rollout; see `acting_weights`."""
         self.learner.keep_acting_weights()
         return rollout
 
@@ -69,8 +78,7 @@ class Reinforce:
         self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values(frame))
         obs = self._net.time_major(rollout.obs[:-1])
         self.learner.step(obs, rollout.action.flatten(0, 1), self._advantage(rollout))
-        lr = self._rates.mean(frame)
-        self._rates.advance(frame)
+        lr = self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         return Metrics(dict(metrics) | {"entropy_coef": entropy_coef, "lr": lr}, opt_steps=1)
 
@@ -88,18 +96,10 @@ class Reinforce:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "learner": self.learner.state_dict(),
-            "returns": self._returns_seen.state_dict(),
-            "act": self.act.state_dict(),
-            "rates": self._rates.state_dict(),
-        }
+        return saved_parts(self._parts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        self._returns_seen.load_state_dict(state["returns"])
-        self.act.load_state_dict(state["act"])
-        self._rates.load_state_dict(state["rates"])
+        load_parts(self._parts, state)
 
     def _advantage(self, rollout: Rollout) -> Tensor:
         unknown_tail = self._returns_seen.mean.float().expand_as(rollout.reward)

@@ -9,6 +9,7 @@ can be annealed.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,9 +31,12 @@ from slm_lab.agent.learning.learner import (
     Learner,
     NetState,
     State,
+    Stateful,
     check_finite,
     gradients,
-    minibatches,
+    load_parts,
+    replay_minibatches,
+    saved_parts,
 )
 from slm_lab.types import Metrics, ReplayBatch
 
@@ -68,7 +72,7 @@ def actor_loss_discrete(q_values: Tensor, log_probs: Tensor, alpha: Tensor) -> T
 
 
 def alpha_loss(log_alpha: Tensor, entropy: Tensor, target_entropy: Tensor) -> Tensor:
-    """Falls with alpha while the policy's entropy is above its target, so alpha falls too."""
+    """alpha * (entropy - target): minimising it lowers alpha while entropy is above its target."""
     return (log_alpha.exp() * (entropy - target_entropy).detach()).mean()
 
 
@@ -120,15 +124,8 @@ class SoftActorCritic:
             "log_alpha", LogAlpha(spec.init_alpha).to(setup.device), _unclipped(actor)
         )
         nets = [self._actor, *self._critics.net_states]
-        self.modules = {net_state.name: net_state.net for net_state in (*nets, self._alpha)}
-        state = {k: v for t in (*nets, self._alpha) for k, v in t.initial_state().items()}
-        state |= {target: state[online].clone() for target, online in self._critics.targets.items()}
-        scalars = ("target_entropy", "fixed_alpha", "entropy_ema")
-        state |= {name: torch.zeros((), device=setup.device) for name in scalars}
-        if self._is_discrete:
-            # The penalty holds entropy near its past: a fresh policy is near uniform, not certain.
-            state["entropy_ema"].fill_(math.log(setup.spaces.action_sizes[0]))
-        state["td_error"] = torch.zeros(batch_size, device=setup.device)
+        self.modules = {net.name: net.net for net in (*nets, self._alpha)}
+        state = self._initial_state([*nets, self._alpha], setup)
         self._target_update = TargetUpdate(critic, env_steps_per_gradient_step=1.0)
         self._row_loss = make_row_loss(critic.loss_spec)
         # Two graphs over one state: with a policy delay most updates move the critics alone.
@@ -147,9 +144,16 @@ class SoftActorCritic:
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
         choice = SampledPolicy(self._action_distribution, squashed=not self._is_discrete)
         self._act = Actor(self._actor, choice, state, setup)
+        self._parts: dict[str, Stateful] = {
+            "learner": self.learner,
+            "act": self._act,
+            "rates": self._rates,
+            "target_update": self._target_update,
+            "alpha_rate": self._alpha_rate,
+        }
 
     def act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
-        """Actions as the env takes them: squashed to [-1, 1], or class indices."""
+        """Actions as the env executes them: squashed to [-1, 1], or class indices."""
         if explore and frame < self._random_frames:
             return self._uniform(obs.shape[0])
         return self._act(obs, explore=explore)
@@ -165,15 +169,7 @@ class SoftActorCritic:
             **self._rates.values(frame),
             **alpha_rate,
         )
-        columns = (
-            batch.obs,
-            batch.action,
-            batch.reward,
-            batch.next_obs,
-            batch.discount,
-            batch.weight,
-        )
-        drawn = minibatches(columns, self._batch_size)
+        drawn = replay_minibatches(batch, self._batch_size)
         self._updates_before = self._critic_updates
         td_errors = []
         for rows, noise in zip(drawn, self._learning_noise(len(drawn)), strict=True):
@@ -182,9 +178,8 @@ class SoftActorCritic:
             (self.learner if is_full else self._critic_learner).step(*rows, *noise)
             td_errors.append(self.learner.state["td_error"].clone())
         self._target_update.copy_if_due(self.learner.state, self._critics.targets, frame)
-        lr = self._rates.mean(frame)
         calls = len(drawn) // self._per_call
-        self._rates.advance(frame, calls)
+        lr = self._rates.advance(frame, calls)
         self._alpha_rate.advance(frame, calls)
         metrics = self._critic_learner.mean_metrics() | self.learner.mean_metrics()
         values = dict(check_finite(metrics, frame)) | {"lr": lr}
@@ -227,26 +222,27 @@ class SoftActorCritic:
         return self._target_update.kept(self._critic_updates // delay - before // delay)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "learner": self.learner.state_dict(),
-            "act": self._act.state_dict(),
-            "rates": self._rates.state_dict(),
-            "target_update": self._target_update.state_dict(),
-            "alpha_rate": self._alpha_rate.state_dict(),
+        return saved_parts(self._parts) | {
             "generator": self._generator.get_state(),
             "random": self._random.get_state(),
             "critic_updates": self._critic_updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        self._act.load_state_dict(state["act"])
-        self._rates.load_state_dict(state["rates"])
-        self._target_update.load_state_dict(state["target_update"])
-        self._alpha_rate.load_state_dict(state["alpha_rate"])
+        load_parts(self._parts, state)
         self._generator.set_state(state["generator"])
         self._random.set_state(state["random"])
         self._critic_updates = int(state["critic_updates"])
+
+    def _initial_state(self, nets: Sequence[NetState], setup: Setup) -> State:
+        state = {k: v for net in nets for k, v in net.initial_state().items()}
+        state |= {target: state[online].clone() for target, online in self._critics.targets.items()}
+        scalars = ("target_entropy", "fixed_alpha", "entropy_ema")
+        state |= {name: torch.zeros((), device=setup.device) for name in scalars}
+        if self._is_discrete:
+            # The penalty holds entropy near its past: a fresh policy is near uniform, not certain.
+            state["entropy_ema"].fill_(math.log(setup.spaces.action_sizes[0]))
+        return state | {"td_error": torch.zeros(self._batch_size, device=setup.device)}
 
     # The update, pure
 
@@ -368,7 +364,7 @@ class SoftActorCritic:
         return action.to(self._setup.device)
 
     def _learning_noise(self, count: int) -> list[tuple[Tensor, Tensor]]:
-        """Noise of next actions and of actions, for all minibatches of an update at once."""
+        """Pairs of noise, for next actions and for actions, of each minibatch of an update."""
         shape = (count, 2, self._batch_size, self._action_dim)
         if self._is_discrete:  # expectations are exact: nothing is drawn
             empty = torch.zeros((), device=self._setup.device)
@@ -378,5 +374,5 @@ class SoftActorCritic:
 
 
 def _unclipped(net: NetSpec) -> NetSpec:
-    """The temperature copies the actor's optimiser, but its one number is not clipped by norm."""
+    """The actor's net spec without gradient clipping, for the temperature."""
     return net.model_copy(update={"clip_grad_val": None})

@@ -19,9 +19,12 @@ from slm_lab.agent.learning.learner import (
     Learner,
     NetState,
     State,
+    Stateful,
     acting_weights,
     check_finite,
     gradient_update,
+    load_parts,
+    saved_parts,
 )
 from slm_lab.agent.net.make import make_net
 from slm_lab.types import Metrics, Rollout
@@ -52,10 +55,8 @@ class SARSA:
     def __init__(self, spec: SARSASpec, net: NetSpec, setup: Setup) -> None:
         self._spec = spec
         with initialising(setup.seeds.net):
-            q_net = make_net(net, setup.spaces.obs_shape, setup.spaces.action_sizes).to(
-                setup.device
-            )
-        self._q = NetState("net", q_net, net)
+            q_net = make_net(net, setup.spaces.obs_shape, setup.spaces.action_sizes)
+        self._q = NetState("net", q_net.to(setup.device), net)
         self.modules = {"net": self._q.net}
         state = self._q.initial_state()
         self._row_loss = make_row_loss(net.loss_spec)
@@ -66,12 +67,17 @@ class SARSA:
         self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
         self._exploration = QExploration(spec, setup)
         self.act = Actor(self._q, self._exploration, state, setup)
+        self._parts: dict[str, Stateful] = {
+            "learner": self.learner,
+            "act": self.act,
+            "rates": self._rates,
+        }
 
     def to_env(self, action: Tensor) -> Tensor:
         return action
 
     def evaluate(self, rollout: Rollout) -> Rollout:
-        """Keep the present weights: those that acted in the rollout."""
+        """Keep the weights that acted in the rollout; see `acting_weights`."""
         self.learner.keep_acting_weights()
         return rollout
 
@@ -80,13 +86,9 @@ class SARSA:
         self.learner.step(
             rollout.obs[:-1], rollout.action, rollout.reward, rollout.terminated, rollout.truncated
         )
-        lr = self._rates.mean(frame)
-        self._rates.advance(frame)
+        lr = self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
-        values = dict(metrics) | {
-            "explore_var": self._exploration.explore_var(frame),
-            "lr": lr,
-        }
+        values = {**metrics, "explore_var": self._exploration.explore_var(frame), "lr": lr}
         return Metrics(values, opt_steps=1)
 
     def loss(
@@ -108,13 +110,7 @@ class SARSA:
         return rows.sum() / counts.sum().clamp_min(1), {"q_value": q_value.mean()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "learner": self.learner.state_dict(),
-            "act": self.act.state_dict(),
-            "rates": self._rates.state_dict(),
-        }
+        return saved_parts(self._parts)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.learner.load_state_dict(state["learner"])
-        self.act.load_state_dict(state["act"])
-        self._rates.load_state_dict(state["rates"])
+        load_parts(self._parts, state)

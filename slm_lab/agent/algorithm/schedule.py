@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def scheduled_value(spec: ScheduleSpec | None, frame: int, default: float = 0.0) -> float:
-    """The value of a schedule at a frame; without a spec, `default`."""
+    """Compute the value of a schedule at a frame; without a spec, `default`."""
     if spec is None:
         return default
     start = spec.start_val
@@ -85,7 +85,7 @@ class LearningRate:
 
 
 def _factor(spec: SchedulerSpec, frames_per_update: int) -> Callable[[int], float] | None:
-    """Our own schedulers: the share of the initial rate that is left after so many frames."""
+    """Share of the initial rate after a number of frames, for schedulers that torch has not."""
     if spec.name not in ("LinearToZero", "LinearToMin"):
         return None
     # The unit of frames changes no value beyond rounding: with this one, rates are the same to the
@@ -96,10 +96,10 @@ def _factor(spec: SchedulerSpec, frames_per_update: int) -> Callable[[int], floa
 
 
 class _TorchScheduler:
-    """torch's schedulers move the rate of an optimiser: of a placeholder here, read off after.
+    """A scheduler of torch, run on a placeholder optimiser from which the rate is read.
 
-    So every one of them works with compiled steps too. A placeholder is not made without need:
-    the first optimiser of a process costs torch a second and a half of imports.
+    So every one of them works with compiled steps. The placeholder is made only when needed: the
+    first optimiser of a process costs torch a second and a half of imports.
     """
 
     def __init__(self, initial: float, spec: SchedulerSpec) -> None:
@@ -136,13 +136,12 @@ class LearningRates:
         """The rates of an update at this frame, by the names of the coefficients."""
         return {key: rate.value(frame) for key, rate in self._rates.items()}
 
-    def mean(self, frame: int) -> float:
-        return sum(self.values(frame).values()) / len(self._rates)
-
-    def advance(self, frame: int, calls: int = 1) -> None:
-        """Count the update at this frame as done."""
+    def advance(self, frame: int, calls: int = 1) -> float:
+        """Count the update at this frame as done; returns the mean rate that it had."""
+        mean = sum(self.values(frame).values()) / len(self._rates)
         for rate in self._rates.values():
             rate.advance(frame, calls)
+        return mean
 
     def state_dict(self) -> dict[str, Any]:
         return {key: rate.state_dict() for key, rate in self._rates.items()}
@@ -153,7 +152,7 @@ class LearningRates:
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    """Only what JSON can hold: what else a scheduler keeps is rebuilt from the spec."""
+    """The entries that JSON can hold; a scheduler rebuilds the others from the spec."""
     return {
         key: value
         for key, value in state.items()

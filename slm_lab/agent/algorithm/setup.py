@@ -1,4 +1,4 @@
-"""What an algorithm is built for: spaces, seeds, device, compilation."""
+"""Setup of an algorithm: spaces, seeds, device, compilation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slm_lab.types import Spaces
 
 @dataclass(frozen=True, slots=True)
 class AgentSeeds:
-    """One seed per kind of draw: e.g. another minibatch order leaves exploration alone."""
+    """One seed per kind of draw, so that e.g. another minibatch order leaves exploration alone."""
 
     net: int
     act: int
@@ -42,14 +42,14 @@ class Setup:
 
 @contextmanager
 def initialising(seed: int) -> Iterator[None]:
-    """Layers draw their first weights from torch's global stream: lend it ours, then restore it."""
+    """Seed torch's global stream, from which layers draw initial weights; restore it after."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def resolve_device(gpu: bool | None, index: int = 0) -> torch.device:
-    """`gpu` of a net spec: null or auto takes CUDA when there is one, false the CPU.
+    """Resolve `gpu` of a net spec: null or auto takes CUDA when there is one, false the CPU.
 
     `index` spreads sessions over the cards of a machine.
     """

@@ -133,7 +133,7 @@ class SelfImitation:
         self._base.load_state_dict(state)
 
     def _imitate(self, past: PastBatch) -> Tensor:
-        (return_,) = self._base.critic.to_head_units(past.return_)
+        return_ = self._base.critic.to_head_units(past.return_)
         advantages = []
         columns = (past.obs, past.action, return_, past.weight)
         for rows in minibatches(columns, self._batch_size):

@@ -1,1 +1,1 @@
-"""The learning step: a pure loss and an optimiser, compiled or eager."""
+"""Learning steps: a pure loss and an optimiser, compiled or eager."""

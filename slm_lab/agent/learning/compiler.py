@@ -1,4 +1,4 @@
-"""Turn a pure tensor function into one native call.
+"""Compile a pure tensor function into one native call.
 
 The function is traced once with fake tensors into a graph of aten operators (autograd included:
 the backward pass is just more operators), and inductor makes C++ of it. Going below
@@ -23,7 +23,7 @@ from torch import Tensor
 from slm_lab.agent.learning.first_call import TensorFunction, check_first_call
 
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
-"""As torch.compile names them: plain kernels, CUDA graphs, or also kernels tuned by trial."""
+"""Modes of torch.compile: plain kernels, CUDA graphs, or also kernels tuned by trial."""
 
 
 class Compiled:
@@ -93,7 +93,7 @@ def _layout(x: Tensor) -> tuple[object, ...]:
 
 @cache
 def _warn(problem: str) -> None:
-    """Once, however many functions meet the same problem."""
+    """Warn once, however many functions meet the same problem."""
     logger.warning(
         f"compiled code cannot be used: {problem}. Training goes on eagerly, several times slower. "
         "Mend the compiler (slm-lab doctor tries it), or choose eager with --compile off."
@@ -128,9 +128,9 @@ def compile_graph(
 def _compile_directly(
     graph: torch.fx.GraphModule, inputs: Sequence[Tensor], options: dict[str, Any]
 ) -> TensorFunction:
-    """A graph that holds its own backward pass has no use for autograd's part of the compiler.
+    """Compile a graph that holds its own backward pass, skipping autograd's part of the compiler.
 
-    Without it a step is compiled a few seconds sooner, and each call spared its wrappers.
+    A step is compiled a few seconds sooner, and its calls have fewer wrappers.
     """
     from torch._guards import TracingContext, tracing
     from torch._inductor import config
@@ -162,12 +162,12 @@ def _has_convolution(graph: torch.fx.GraphModule) -> bool:
 
 
 def _tanh_by_sigmoid(x: Tensor) -> Tensor:
-    """The same value to 2e-7: vectorised, the exponential is four times faster than tanh."""
+    """tanh to 2e-7: vectorised, the exponential is four times faster than tanh."""
     return 2 * torch.sigmoid(2 * x) - 1
 
 
 def _mm(a: Tensor, b: Tensor) -> Any:
-    """A product with a short side, made another way: MKL is at its best with large squares."""
+    """Rewrite a product with a short side; MKL is best with large squares."""
     from torch._inductor.inductor_prims import force_stride_order
 
     (rows, inner), columns = a.shape, b.shape[1]
@@ -190,7 +190,7 @@ def _mm(a: Tensor, b: Tensor) -> Any:
 
 
 def _addmm(bias: Tensor, a: Tensor, b: Tensor) -> Any:
-    """The bias is added in the loop that computes the activation.
+    """Add the bias in the loop that computes the activation.
 
     `addmm` would first copy it into every row of the result, and inductor makes an `addmm` of a
     product and a sum, but not of a difference.
@@ -220,7 +220,7 @@ def has_cpp_compiler() -> bool:
 
 
 def is_worth_compiling(mode: str, *, seconds_saved: float, seconds_spent: float) -> bool:
-    """`auto` compiles when the run is long enough to win back the wait.
+    """Decide `meta.compile`: `auto` compiles when that saves more seconds than it takes.
 
     The answer depends on the spec alone, never on what a cache holds: compiled and eager steps
     differ in the last digits, and the same run must stay the same run.

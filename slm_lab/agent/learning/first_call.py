@@ -1,9 +1,9 @@
-"""The first call of native code: on copies, beside the eager function that it was made of.
+"""Check of the first call of native code against the eager function, both on copies.
 
 Both do the same arithmetic in another order, so their last digits differ. A step of Adam makes more
 of that: it moves each number by about the learning rate, whatever the size of its gradient, so a
 gradient that is nearly zero, with another sign, sends its number the other way. Therefore a tensor
-is judged by how much the function changed it (an output: by its size), and a few of its numbers,
+is compared by how much the function changed it (an output: by its size), and a few of its numbers,
 but not many, may differ by as much as that. Found on first calls, in numbers that differ by more
 than `_ROUNDING`:
 
@@ -30,13 +30,13 @@ _FARTHEST = 4.0  # times the largest change: none may; a step the other way is 2
 
 
 class WrongNumbers(ArithmeticError):
-    """Native code computes something else than the function it was made of."""
+    """Native code computes other numbers than its eager function."""
 
 
 def check_first_call(
     native: TensorFunction, function: TensorFunction, inputs: Sequence[Tensor]
 ) -> None:
-    """Raise what the native code raises, or WrongNumbers; `inputs` stay as they are."""
+    """Call both on copies of `inputs`; raises what the native code raises, or WrongNumbers."""
     by_function, by_native = ([_copy(x) for x in inputs] for _ in range(2))
     with _own_draws(inputs) as has_drawn:
         expected = function(*by_function)
@@ -53,7 +53,7 @@ def check_first_call(
 
 
 def _copy(x: Tensor) -> Tensor:
-    """The same numbers at the same strides: a clone would straighten what is expanded."""
+    """Copy with the same strides: a clone would make expanded tensors contiguous."""
     if x.numel() == 0:
         return x.clone()
     span = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
@@ -63,7 +63,7 @@ def _copy(x: Tensor) -> Tensor:
 
 @contextmanager
 def _own_draws(inputs: Sequence[Tensor]) -> Iterator[Callable[[], bool]]:
-    """Leave the global random state as it was, and tell whether anything was drawn from it."""
+    """Restore the global random state after; yields a function that tells whether it was used."""
     cards = sorted({x.device.index for x in inputs if x.device.type == "cuda"})
 
     def states() -> list[Tensor]:
@@ -95,7 +95,7 @@ def _compare(name: str, expected: Tensor, found: Tensor, before: Tensor) -> None
 
 
 def _differences(expected: Tensor, found: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """Which numbers differ by more than rounding explains, and by more than anything explains."""
+    """Masks of numbers that differ by more than rounding, and by more than any cause explains."""
     is_finite = expected.isfinite()
     change = (expected - before).nan_to_num(0.0, 0.0, 0.0).abs()
     # What is no number must stay none; what is one must not become none.

@@ -1,4 +1,4 @@
-"""A pure update plus the state it moves -> one call, compiled or eager from the same code.
+"""Learner: a pure update and the state that it moves, compiled or eager from the same code.
 
 A net's parameters live in one flat vector that the module's own parameters view, so acting sees
 every update without a copy. The training state is a dictionary of tensors (parameters, optimiser
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from slm_lab.agent.learning.optimizer import make_optimizer
 
 if TYPE_CHECKING:
     from slm_lab.spec import NetSpec
+    from slm_lab.types import ReplayBatch
 
 State = dict[str, Tensor]
 Update = Callable[..., tuple[State, dict[str, Tensor]]]
@@ -33,7 +34,7 @@ _ACTING = "acting."  # begins the keys of weights that a worker acted with
 
 
 class NetState:
-    """A net as a flat vector, and the optimiser that moves it. Its name is its key in the state."""
+    """A net as a flat vector, and its optimiser. Its name is its key in the training state."""
 
     def __init__(self, name: str, net: nn.Module, spec: NetSpec) -> None:
         self.name = name
@@ -95,7 +96,7 @@ class NetState:
         return rows if self.seq_len is None else rows.view(self.seq_len, -1, *rows.shape[1:])
 
     def own_entries(self, state: Mapping[str, Tensor]) -> State:
-        """What of a state the net's outputs depend on: its parameters and buffers."""
+        """Entries of a state that the net's outputs depend on: its parameters and buffers."""
         prefix = f"{self.name}.buffer."
         return {k: v for k, v in state.items() if k == self.name or k.startswith(prefix)}
 
@@ -132,7 +133,7 @@ def gradients(
 
 
 def acting_weights(net_states: Sequence[NetState], state: State) -> State:
-    """Copies of the nets as they acted, kept apart while other workers move the nets on."""
+    """Entries for copies of the nets as they acted, while other workers move the nets on."""
     return {_ACTING + t.name: state[t.name].clone() for t in net_states}
 
 
@@ -142,9 +143,9 @@ def gradient_update(
     *,
     at_acting_weights: bool = False,
 ) -> Update:
-    """The usual update: one loss over disjoint nets, each stepped by its own optimiser.
+    """Build the usual update: one loss over disjoint nets, each stepped by its own optimiser.
 
-    A policy gradient is one of the policy that acted. With `at_acting_weights` it is computed at
+    A policy gradient holds for the policy that acted. With `at_acting_weights` it is computed at
     the weights of `acting_weights` and moves those that the workers share (Mnih et al. 2016).
     """
 
@@ -198,13 +199,13 @@ class Learner:
             self.state[name].fill_(value)
 
     def keep_acting_weights(self) -> None:
-        """Remember the nets as they are now: what was collected so far was acted by them."""
+        """Copy the present nets, which acted in the rollout collected so far."""
         for key, value in self.state.items():
             if key.startswith(_ACTING):
                 value.copy_(self.state[key.removeprefix(_ACTING)])
 
     def mean_metrics(self) -> dict[str, float]:
-        """Means over the steps since the last call; empties the sums."""
+        """Mean metrics of the steps since the last call; empties the sums."""
         if self._sums is None or self._count == 0:
             return {}
         sums, count = self._sums.tolist(), self._count
@@ -215,14 +216,14 @@ class Learner:
     def state_dict(self) -> dict[str, Tensor]:
         return {key: value.clone() for key, value in self.shared_state.items()}
 
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for key, value in self.shared_state.items():
-            value.copy_(saved[key])
+            value.copy_(state[key])
         self.keep_acting_weights()
 
     @property
     def shared_state(self) -> State:
-        """The state without what is a worker's own: the weights that it acted with."""
+        """The state without the weights that a worker acted with, which are its own."""
         return {k: v for k, v in self.state.items() if not k.startswith(_ACTING)}
 
     def _apply(self, sums: Tensor, *tensors: Tensor) -> tuple[Tensor]:
@@ -243,11 +244,32 @@ class Learner:
         return self._sums
 
 
+def replay_minibatches(batch: ReplayBatch, size: int) -> list[Sequence[Tensor]]:
+    """Minibatches of (obs, action, reward, next_obs, discount, weight)."""
+    values = batch.reward, batch.next_obs, batch.discount, batch.weight
+    return minibatches((batch.obs, batch.action, *values), size)
+
+
 def minibatches(columns: Sequence[Tensor], size: int) -> list[Sequence[Tensor]]:
-    """Columns [k * size, ...] -> k sequences of columns [size, ...]."""
+    """Split columns [k * size, ...] into k minibatches of columns [size, ...]."""
     if columns[0].shape[0] == size:
         return [columns]
     return list(zip(*(torch.split(column, size) for column in columns), strict=True))
+
+
+class Stateful(Protocol):
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+def saved_parts(parts: Mapping[str, Stateful]) -> dict[str, Any]:
+    """State of the parts of an algorithm, by their names."""
+    return {name: part.state_dict() for name, part in parts.items()}
+
+
+def load_parts(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
+    for name, part in parts.items():
+        part.load_state_dict(state[name])
 
 
 class DivergenceError(RuntimeError):
@@ -272,9 +294,9 @@ def check_finite(metrics: Mapping[str, float], frame: int) -> Mapping[str, float
 
 
 def check_parameters(state: Mapping[str, Tensor], frame: int) -> None:
-    """Parameters can break one step before the loss shows it: asked before they are kept."""
+    """Raise DivergenceError for infinite parameters, which may precede an infinite loss."""
     vectors = {name: value for name, value in state.items() if value.is_floating_point()}
-    # One number tells of all: a sum is finite only if every term is. A random agent has none.
+    # A sum is finite only if every term is. A random agent has none.
     sums = [value.sum() for value in vectors.values()]
     if not sums or math.isfinite(torch.stack(sums).sum().item()):
         return

@@ -1,4 +1,4 @@
-"""Mean and variance of a stream."""
+"""Running mean and variance."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ State = dict[str, Tensor]
 
 
 class RunningMoments:
-    """Mean and variance of all seen so far, merged batch by batch (Chan et al. 1979).
+    """Mean and variance of all rows so far, merged batch by batch (Chan et al. 1979).
 
-    They stay on the device of what is seen: to bring them over would be to wait for it.
+    They stay on the device of the rows: copies would wait for it.
     """
 
     def __init__(self, shape: tuple[int, ...], device: torch.device | str = "cpu") -> None:

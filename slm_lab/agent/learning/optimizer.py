@@ -3,8 +3,8 @@
 `torch.optim` steps a list of tensors from Python; here a step is arithmetic on two or three long
 vectors, so that it can be part of the same compiled graph as the gradient. The update rules and
 defaults are those of `torch.optim` (tested against it), with one deviation: weight decay applies
-to matrices only. Decaying biases, norm layers or a free log-std is never meant: it would pull the
-exploration noise towards a standard deviation of one.
+to matrices only: decaying a free log-std would pull the exploration noise towards a standard
+deviation of one, and biases and norm layers are not meant either.
 """
 
 from __future__ import annotations
@@ -20,19 +20,36 @@ if TYPE_CHECKING:
     from slm_lab.spec import OptimSpec
 
 Slots = dict[str, Tensor]
-"""An optimiser's memory: a step count and vectors as long as the parameters."""
+"""State of an optimiser: a step count and vectors as long as the parameters."""
 
-UpdateRule = Callable[[Tensor, Tensor, Slots, Tensor, Tensor | None], tuple[Tensor, Slots]]
-"""(parameters, gradient, slots, lr, mask of what decays) -> (new parameters, new slots)."""
+UpdateRule = Callable[[Tensor, Tensor, Slots, Tensor], tuple[Tensor, Slots]]
+"""(parameters, gradient, slots, lr) -> (new parameters, new slots)."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
+    """An update rule and its weight decay, which is part of the gradient unless `decoupled`."""
+
     slot_names: tuple[str, ...]
-    update: UpdateRule
-    decays: bool = False
+    rule: UpdateRule
+    decay: float = 0.0
+    decoupled: bool = False
     scalars: Mapping[str, float] = field(default_factory=dict)  # slots of one number, and its start
-    first_value: float = 0.0  # what vectors start from
+    first_value: float = 0.0  # initial value of vectors
+
+    @property
+    def decays(self) -> bool:
+        return bool(self.decay)
+
+    def update(
+        self, p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Slots]:
+        """One step; `mask` is 1 for parameters that decay, or None without weight decay."""
+        if mask is not None and self.decoupled:
+            p = p * (1 - lr * self.decay * mask)
+        elif mask is not None:
+            grad = grad + self.decay * mask * p
+        return self.rule(p, grad, slots, lr)
 
     def init(self, parameters: Tensor) -> Slots:
         device = parameters.device
@@ -53,17 +70,11 @@ def adam(options: Mapping[str, Any], *, decoupled: bool = False) -> Optimizer:
     amsgrad = options.get("amsgrad", False)
 
     def bias_corrections(step: Any) -> tuple[Any, Any]:
-        """What the averages' start at zero makes of the rate and of epsilon at a step."""
+        """Adam's bias correction of the learning rate and epsilon at a step."""
         root = (1 - beta2**step) ** 0.5
         return root / (1 - beta1**step), eps * root
 
-    def update(
-        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Slots]:
-        if mask is not None and decoupled:
-            p = p * (1 - lr * decay * mask)
-        elif mask is not None:
-            grad = grad + decay * mask * p
+    def update(p: Tensor, grad: Tensor, slots: Slots, lr: Tensor) -> tuple[Tensor, Slots]:
         step = slots["step"] + 1
         mean = slots["exp_avg"].lerp(grad, 1 - beta1)
         square = beta2 * slots["exp_avg_sq"] + (1 - beta2) * grad * grad
@@ -79,7 +90,7 @@ def adam(options: Mapping[str, Any], *, decoupled: bool = False) -> Optimizer:
     names = ("exp_avg", "exp_avg_sq") + (("max_exp_avg_sq",) if amsgrad else ())
     rate_factor, first_eps = bias_corrections(1)
     scalars = {"rate_factor": rate_factor, "eps": first_eps}
-    return Optimizer(names, update, decays=bool(decay), scalars=scalars)
+    return Optimizer(names, update, decay, decoupled, scalars)
 
 
 def adamw(options: Mapping[str, Any]) -> Optimizer:
@@ -92,11 +103,7 @@ def rmsprop(options: Mapping[str, Any]) -> Optimizer:
     decay, momentum = options.get("weight_decay", 0.0), options.get("momentum", 0.0)
     centered = options.get("centered", False)
 
-    def update(
-        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Slots]:
-        if mask is not None:
-            grad = grad + decay * mask * p
+    def update(p: Tensor, grad: Tensor, slots: Slots, lr: Tensor) -> tuple[Tensor, Slots]:
         square = alpha * slots["square_avg"] + (1 - alpha) * grad * grad
         new = {"step": slots["step"] + 1, "square_avg": square}
         if centered:
@@ -108,18 +115,14 @@ def rmsprop(options: Mapping[str, Any]) -> Optimizer:
         return p - lr * move, new
 
     names = ["square_avg"] + ["grad_avg"] * centered + ["momentum_buffer"] * bool(momentum)
-    return Optimizer(tuple(names), update, decays=bool(decay))
+    return Optimizer(tuple(names), update, decay)
 
 
 def sgd(options: Mapping[str, Any]) -> Optimizer:
     decay, momentum = options.get("weight_decay", 0.0), options.get("momentum", 0.0)
     dampening, nesterov = options.get("dampening", 0.0), options.get("nesterov", False)
 
-    def update(
-        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Slots]:
-        if mask is not None:
-            grad = grad + decay * mask * p
+    def update(p: Tensor, grad: Tensor, slots: Slots, lr: Tensor) -> tuple[Tensor, Slots]:
         new = {"step": slots["step"] + 1}
         if momentum:
             # torch starts the buffer at the first gradient, undampened.
@@ -130,35 +133,27 @@ def sgd(options: Mapping[str, Any]) -> Optimizer:
         return p - lr * grad, new
 
     names = ("momentum_buffer",) if momentum else ()
-    return Optimizer(names, update, decays=bool(decay))
+    return Optimizer(names, update, decay)
 
 
 def adagrad(options: Mapping[str, Any]) -> Optimizer:
-    """Adagrad (Duchi et al. 2011): steps shrink with all that a parameter has moved before."""
+    """Adagrad (Duchi et al. 2011): steps shrink with the sum of past squared gradients."""
     eps, decay, lr_decay = options["eps"], options["weight_decay"], options["lr_decay"]
 
-    def update(
-        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Slots]:
-        if mask is not None:
-            grad = grad + decay * mask * p
+    def update(p: Tensor, grad: Tensor, slots: Slots, lr: Tensor) -> tuple[Tensor, Slots]:
         total = slots["sum"] + grad * grad
         rate = lr / (1 + slots["step"] * lr_decay)
         return p - rate * grad / (total.sqrt() + eps), {"step": slots["step"] + 1, "sum": total}
 
     first = options["initial_accumulator_value"]
-    return Optimizer(("sum",), update, decays=bool(decay), first_value=first)
+    return Optimizer(("sum",), update, decay, first_value=first)
 
 
 def adadelta(options: Mapping[str, Any]) -> Optimizer:
     """Adadelta (Zeiler 2012): the scale of past steps stands in for a learning rate."""
     rho, eps, decay = options["rho"], options["eps"], options["weight_decay"]
 
-    def update(
-        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Slots]:
-        if mask is not None:
-            grad = grad + decay * mask * p
+    def update(p: Tensor, grad: Tensor, slots: Slots, lr: Tensor) -> tuple[Tensor, Slots]:
         square = rho * slots["square_avg"] + (1 - rho) * grad * grad
         move = (slots["acc_delta"] + eps).sqrt() / (square + eps).sqrt() * grad
         moved = rho * slots["acc_delta"] + (1 - rho) * move * move
@@ -168,25 +163,21 @@ def adadelta(options: Mapping[str, Any]) -> Optimizer:
             "acc_delta": moved,
         }
 
-    return Optimizer(("square_avg", "acc_delta"), update, decays=bool(decay))
+    return Optimizer(("square_avg", "acc_delta"), update, decay)
 
 
 def adamax(options: Mapping[str, Any]) -> Optimizer:
-    """Adamax (Kingma & Ba 2015, section 7.1): Adam by the largest gradient lately seen."""
+    """Adamax (Kingma & Ba 2015, section 7.1): Adam scaled by the largest recent gradient."""
     (beta1, beta2), eps, decay = options["betas"], options["eps"], options["weight_decay"]
 
-    def update(
-        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Slots]:
-        if mask is not None:
-            grad = grad + decay * mask * p
+    def update(p: Tensor, grad: Tensor, slots: Slots, lr: Tensor) -> tuple[Tensor, Slots]:
         step = slots["step"] + 1
         mean = slots["exp_avg"].lerp(grad, 1 - beta1)
         largest = torch.maximum(beta2 * slots["exp_inf"], grad.abs() + eps)
         new = {"step": step, "exp_avg": mean, "exp_inf": largest}
         return p - (lr / (1 - beta1**step)) * mean / largest, new
 
-    return Optimizer(("exp_avg", "exp_inf"), update, decays=bool(decay))
+    return Optimizer(("exp_avg", "exp_inf"), update, decay)
 
 
 def nadam(options: Mapping[str, Any]) -> Optimizer:
@@ -197,13 +188,7 @@ def nadam(options: Mapping[str, Any]) -> Optimizer:
     def momentum(step: Tensor) -> Tensor:
         return torch.mul(1 - 0.5 * 0.96 ** (step * slowness), beta1)
 
-    def update(
-        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Slots]:
-        if mask is not None and decoupled:
-            p = p * (1 - lr * decay * mask)
-        elif mask is not None:
-            grad = grad + decay * mask * p
+    def update(p: Tensor, grad: Tensor, slots: Slots, lr: Tensor) -> tuple[Tensor, Slots]:
         step = slots["step"] + 1
         now, ahead = momentum(step.double()), momentum(step.double() + 1)
         product = slots["mu_product"] * now
@@ -215,9 +200,8 @@ def nadam(options: Mapping[str, Any]) -> Optimizer:
         new = {"step": step, "mu_product": product, "exp_avg": mean, "exp_avg_sq": square}
         return p - (of_grad * grad + of_mean * mean) / denominator, new
 
-    return Optimizer(
-        ("exp_avg", "exp_avg_sq"), update, decays=bool(decay), scalars={"mu_product": 1.0}
-    )
+    names = "exp_avg", "exp_avg_sq"
+    return Optimizer(names, update, decay, decoupled, scalars={"mu_product": 1.0})
 
 
 def radam(options: Mapping[str, Any]) -> Optimizer:
@@ -226,13 +210,7 @@ def radam(options: Mapping[str, Any]) -> Optimizer:
     decoupled = options["decoupled_weight_decay"]
     longest = 2 / (1 - beta2) - 1
 
-    def update(
-        p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
-    ) -> tuple[Tensor, Slots]:
-        if mask is not None and decoupled:
-            p = p * (1 - lr * decay * mask)
-        elif mask is not None:
-            grad = grad + decay * mask * p
+    def update(p: Tensor, grad: Tensor, slots: Slots, lr: Tensor) -> tuple[Tensor, Slots]:
         step = slots["step"] + 1
         mean = slots["exp_avg"].lerp(grad, 1 - beta1)
         square = beta2 * slots["exp_avg_sq"] + (1 - beta2) * grad * grad
@@ -247,7 +225,7 @@ def radam(options: Mapping[str, Any]) -> Optimizer:
         new = {"step": step, "exp_avg": mean, "exp_avg_sq": square}
         return p - (lr / (1 - beta1**time)) * mean * scale, new
 
-    return Optimizer(("exp_avg", "exp_avg_sq"), update, decays=bool(decay))
+    return Optimizer(("exp_avg", "exp_avg_sq"), update, decay, decoupled)
 
 
 _BY_NAME: dict[str, Callable[[Mapping[str, Any]], Optimizer]] = {

@@ -1,4 +1,4 @@
-"""Learners of separate nets, a thread each.
+"""Learners of separate nets, one thread each.
 
 A minibatch of a few dozen rows is too small for two threads to share its products: on two cores a
 step takes nine tenths of its time on one. But an actor and a critic that share nothing can each go
@@ -19,7 +19,7 @@ from slm_lab.agent.learning.learner import Learner, State
 
 
 class ParallelLearners:
-    """Learners that read one state and move different entries of it, as if they were one.
+    """Learners over one state, each of which moves its own entries.
 
     The result is that of one after the other: no learner reads what another moves.
     """
@@ -46,7 +46,7 @@ class ParallelLearners:
         return all(learner.is_compiled for learner in self._learners)
 
     def steps(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
-        """Every batch through every learner."""
+        """Step every learner with every batch."""
         with _threads(self._threads):
             if self.is_compiled and self._have_compiled:
                 tasks = [self._pool.submit(learner.steps, batches) for learner in self._learners]
@@ -62,7 +62,7 @@ class ParallelLearners:
         self._learners[0].set_coefficients(**values)
 
     def mean_metrics(self) -> dict[str, float]:
-        """As of one learner: losses add up, and the gradients' norms are averaged."""
+        """Mean metrics as of one learner: losses add up, gradient norms are averaged."""
         parts = [learner.mean_metrics() for learner in self._learners]
         if not all(parts):
             return {}
@@ -74,13 +74,13 @@ class ParallelLearners:
     def state_dict(self) -> dict[str, Tensor]:
         return self._learners[0].state_dict()
 
-    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        self._learners[0].load_state_dict(saved)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._learners[0].load_state_dict(state)
 
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Products and compiled loops on as many threads."""
+    """Run products and compiled loops on `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -32,7 +32,7 @@ def n_step_returns(
     gamma: float,
     n: int,
 ) -> Tensor:
-    """Up to n rewards, then the value of the state reached: fewer where the episode ends first."""
+    """Up to n rewards (fewer where the episode ends first), then the value of the state reached."""
     bootstrap = next_value * ~terminated
     goes_on = (~(terminated | truncated)).to(reward.dtype)
     goes_on = torch.cat([goes_on[:-1], torch.zeros_like(goes_on[-1:])])
@@ -46,7 +46,7 @@ def n_step_returns(
 def discounted_returns(
     reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float
 ) -> Tensor:
-    """Rewards to go; an episode cut by time or by the end of the rollout adds `next_value`."""
+    """Rewards to go; after a truncation or the end of the rollout, plus `next_value`."""
     ended = terminated | truncated
     last = torch.zeros_like(ended)
     last[-1] = True
@@ -55,7 +55,7 @@ def discounted_returns(
 
 
 def standardize(x: Tensor) -> Tensor:
-    """Zero mean, unit variance over all elements; a single element is left alone."""
+    """Shift and scale to zero mean and unit variance; a single element is left as it is."""
     if x.numel() < 2:
         return x
     return (x - x.mean()) / (x.std() + 1e-8)

@@ -1,1 +1,1 @@
-"""Storage and indexing, nothing else: memories know no algorithms."""
+"""Memories: storage and sampling of experience. They know no algorithms."""

@@ -1,4 +1,4 @@
-"""How much memory a replay will take, told before it is taken."""
+"""Estimate the replay's memory before allocating it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def replay_bytes(
     action_dtype: torch.dtype,
     frame_stack: int = 1,
 ) -> int:
-    """obs and next_obs, action, reward and two flags per row.
+    """Bytes of a replay: obs and next_obs, action, reward and two flags per row.
 
-    Of stacked frames a row keeps one, and the places of all (`FrameReplay`); the few more that
-    starts of episodes bring are not counted.
+    Of stacked frames a row keeps one, and the places of all (`FrameReplay`); frames of the starts
+    of episodes are not counted.
     """
     obs_item: int = getattr(torch, obs_dtype).itemsize
     obs = 2 * math.prod(obs_shape) * obs_item

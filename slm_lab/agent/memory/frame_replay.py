@@ -1,10 +1,10 @@
 """A replay of frame stacks that keeps each frame once.
 
-Stacks of consecutive steps share all frames but one, and a row has two stacks: whole, an Atari
-transition takes 56 kB, most of it eight copies of the same frames. Here frames lie in a ring of
-their own, and an ordinary `Replay` holds the transitions, with the places of frames in that ring
-where the observations would be. Whatever the replay does with rows (n-step returns, priorities,
-its own seam) thus never has to know of stacks, and no stack can mix two episodes.
+Stacks of consecutive steps share all frames but one, and a row has two stacks: stored whole, an
+Atari transition takes 56 kB, most of it eight copies of the same frames. Here frames lie in a ring
+of their own, and a `Replay` holds the transitions, with places of frames in that ring instead of
+observations. So n-step returns and priorities need no case for stacks, and no stack can mix two
+episodes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from slm_lab.types import ReplayBatch, Transition, on_host
 class FrameReplay:
     """Same interface as `Replay`, for observations of `frame_stack` frames along the first axis.
 
-    Every step of every env brings one frame, the newest of its true successor. Only where a stack
-    is not the last one moved on by a frame, at the start of an episode, is it stored whole, beside
-    the ring. A lost life, after which the game goes on, starts no stack.
+    Every step of every env adds one frame, the newest of its true successor. The first stack of an
+    episode is stored whole, beside the ring. A lost life, after which the game goes on, starts no
+    stack.
     """
 
     def __init__(
@@ -154,10 +154,10 @@ class FrameReplay:
 
 
 class StartFrames:
-    """Frames of the stacks that episodes began with, for as long as any row shows them.
+    """Frames of the first stacks of episodes, kept as long as any row refers to them.
 
-    How many live at once depends on how short episodes are, so this store grows when it must. Equal
-    neighbours, as in a stack that begins as copies of one frame, take one place.
+    Their number depends on how short episodes are, so this store grows when it must. Equal
+    neighbours, as in a stack of copies of one frame, take one place.
     """
 
     def __init__(self, frame_shape: tuple[int, ...], dtype: torch.dtype, *, lifetime: int) -> None:

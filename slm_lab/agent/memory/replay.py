@@ -154,7 +154,7 @@ class Replay:
         self._env_range = np.arange(num_envs)
         self._write = 0
         self._filled = 0
-        self._written = 0  # vector steps ever added; a cut starts another generation of rows
+        self._written = 0  # vector steps ever added; truncation starts another generation of rows
         self._generation = 0
         self._unseen = 0  # rows added since the last sample, for combined experience replay
 
@@ -180,7 +180,7 @@ class Replay:
     def sample(
         self, batches: int, frame: int, transform_reward: RewardTransform | None = None
     ) -> ReplayBatch:
-        """`batches` minibatches at once, side by side: rows [batches * batch_size].
+        """Sample `batches` minibatches at once, side by side: rows [batches * batch_size].
 
         `transform_reward` turns raw rewards into those to learn from. It acts on each reward before
         they are summed: to clip a sum of n rewards is not to clip each.
@@ -236,7 +236,7 @@ class Replay:
         }
 
     def _include_newest(self, index: Tensor) -> None:
-        """Combined experience replay (Zhang & Sutton 2017): new rows are seen at least once."""
+        """Put the newest rows into a draw (combined experience replay, Zhang & Sutton 2017)."""
         count = min(self._unseen, self.batch_size)
         newest = (self._write * self._num_envs - 1 - torch.arange(count)) % (
             self._slots * self._num_envs

@@ -126,7 +126,7 @@ class ReturnReplay:
     def add(
         self, obs: np.ndarray, action: np.ndarray, reward: np.ndarray, ended: np.ndarray
     ) -> None:
-        """One step of every env; `reward` raw."""
+        """Store one step of every env; `reward` is raw."""
         for env, steps in enumerate(self._running):
             steps.append((obs[env].copy(), action[env].copy(), float(reward[env])))
             if ended[env]:
@@ -209,10 +209,10 @@ class ReturnReplay:
         self.size = min(self.size + len(steps), self._capacity)
 
     def _recompute_returns(self) -> None:
-        """Returns of all rows under today's view of rewards: one scan over the ring in its order.
+        """Recompute the returns of all rows from rewards as transformed now, in one scan.
 
-        An episode lies in consecutive rows, and one that the ring has begun to overwrite has lost
-        its first rows only, so what follows each row is still there.
+        An episode lies in consecutive rows, and the ring overwrites its first rows first, so the
+        rewards that follow a row are still there.
         """
         order = (self._write - self.size + torch.arange(self.size)) % self._capacity
         goes_on = (~self._ended[order]).float()

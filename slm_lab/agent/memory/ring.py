@@ -17,7 +17,7 @@ Row = tuple[np.ndarray | float | bool, ...]
 
 
 class SavedRing(Protocol):
-    """A ring to be restored from, in memory or on disk."""
+    """A saved ring, in memory or on disk."""
 
     @property
     def written(self) -> int: ...
@@ -68,7 +68,7 @@ class Ring:
 
 
 def pack(sequences: Sequence[Sequence[Row]]) -> dict[str, Any]:
-    """Lengths, and one array per column of the rows."""
+    """Sequences of rows -> their lengths, and one array per column of the rows."""
     rows = [row for sequence in sequences for row in sequence]
     columns = [np.stack(column) for column in zip(*rows, strict=True)]
     return {"lengths": [len(sequence) for sequence in sequences], "columns": columns}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from slm_lab.agent.memory.ring import Row, pack, unpack
-from slm_lab.agent.preprocessor import Preprocessor, can_adapt
+from slm_lab.agent.memory.ring import pack, unpack
+from slm_lab.agent.preprocessor import Preprocessor
 from slm_lab.types import Metrics, Rollout, Rows, Transition, on_host
 
 
@@ -39,21 +38,11 @@ class RolloutBuffer:
     def batch(self, frame: int) -> Rollout:
         raw = self._memory.take()
         self._raw_obs = raw.obs
-        # Rewards are scaled by statistics that include them; no policy depends on that scale.
-        self._preprocessor.observe_rewards(raw.reward, raw.terminated | raw.truncated)
-        rollout = replace(
-            raw,
-            obs=self._preprocessor.obs(raw.obs),
-            final_obs=self._preprocessor.obs(raw.final_obs),
-            reward=self._preprocessor.reward(raw.reward),
-        )
-        return self._preprocessor.to_device(rollout)
+        return self._preprocessor.rollout(raw)
 
     def learned(self, metrics: Metrics) -> None:
-        """Update the statistics, after learning: the loss must read what the policy acted on."""
         assert self._raw_obs is not None
-        if can_adapt(metrics):
-            self._preprocessor.observe_obs(self._raw_obs[:-1].flatten(0, 1))
+        self._preprocessor.observe_learned(self._raw_obs[:-1], metrics)
 
     def truncate_episodes(self, successors: np.ndarray) -> None:
         self._memory.truncate_episodes(successors)
@@ -117,7 +106,7 @@ class RolloutMemory:
         self._final_obs: list[Tensor] = []
         self._size = 0
         # Log-probs and values [T, B], where the nets are; made with the first evaluated row.
-        self._evaluated: tuple[Tensor, ...] = ()
+        self._evaluated: dict[str, Tensor] = {}
         self._evaluated_rows = 0
 
     @property
@@ -132,7 +121,7 @@ class RolloutMemory:
         if evaluated:
             if not self._evaluated:
                 self._evaluated = self._evaluated_columns(evaluated[0].device)
-            for column, values in zip(self._evaluated, evaluated, strict=True):
+            for column, values in zip(self._evaluated.values(), evaluated, strict=True):
                 column[t] = values
             self._evaluated_rows += 1
         if self._host_rows is None:
@@ -154,8 +143,7 @@ class RolloutMemory:
             self._add_finals(t, transition.truncated, transition.next_obs)
 
     def take(self) -> Rollout:
-        """The full rollout, in this memory's own tensors: learn from them before the next `add`."""
-        has_policy = self._evaluated_rows == self.length
+        """Hand out the full rollout, in this memory's own tensors, valid until the next `add`."""
         rollout = Rollout(
             obs=self._obs,
             action=self._action,
@@ -164,8 +152,7 @@ class RolloutMemory:
             truncated=self._truncated,
             final_index=torch.from_numpy(self._all_final_indices()),
             final_obs=self._all_final_obs(),
-            log_prob=self._evaluated[0] if has_policy else None,
-            value=self._evaluated[1] if has_policy else None,
+            **(self._evaluated if self._evaluated_rows == self.length else {}),
         )
         self._final_index, self._final_obs = [], []
         self._size = self._evaluated_rows = 0
@@ -181,13 +168,10 @@ class RolloutMemory:
         self._add_finals(t, running.numpy(), successors)
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows so far."""
+        """The rows of the rollout so far."""
         rows = {name: column[: self._size] for name, column in self._columns().items()}
         finals = {"index": self._all_final_indices().tolist(), "obs": self._all_final_obs()}
-        evaluated = {
-            name: column[: self._size].clone()
-            for name, column in zip(("log_prob", "value"), self._evaluated, strict=False)
-        }
+        evaluated = {name: column[: self._size] for name, column in self._evaluated.items()}
         return {
             "rows": rows,
             "final": finals,
@@ -210,11 +194,12 @@ class RolloutMemory:
         self._evaluated_rows = int(state["evaluated_rows"])
         if saved := state["evaluated"]:
             self._evaluated = self._evaluated_columns(saved["value"].device)
-            for name, column in zip(("log_prob", "value"), self._evaluated, strict=True):
+            for name, column in self._evaluated.items():
                 column[:size] = saved[name]
 
-    def _evaluated_columns(self, device: torch.device) -> tuple[Tensor, ...]:
-        return tuple(torch.zeros(self._reward.shape, device=device) for _ in range(2))
+    def _evaluated_columns(self, device: torch.device) -> dict[str, Tensor]:
+        shape = self._reward.shape
+        return {name: torch.zeros(shape, device=device) for name in ("log_prob", "value")}
 
     def _add_finals(self, t: int, chosen: np.ndarray, successors: Rows) -> None:
         index = np.flatnonzero(chosen)
@@ -243,8 +228,8 @@ class RolloutMemory:
 class EpisodeMemory:
     """Whole episodes; ready after `episodes` of them have ended, on any of the B envs.
 
-    `take` lays the finished episodes end to end as one lane, [T, 1]: the endings between them cut
-    returns just as they do inside a rollout. Running episodes stay for the next time.
+    `take` lays the finished episodes end to end as one lane, [T, 1]; endings between
+    them cut returns as inside a rollout. Running episodes stay for the next time.
 
     With `keep_above` < 1 only episodes whose total reward reaches that quantile of the batch are
     kept, as in the cross-entropy method: 0.5 learns from the better half.
@@ -298,19 +283,19 @@ class EpisodeMemory:
         """End each running episode where it is, truncated, with these successors."""
         for env, steps in enumerate(self._running):
             if steps:
-                steps[-1] = replace(steps[-1], truncated=True, next_obs=successors[env].copy())
+                steps[-1] = steps[-1]._replace(truncated=True, next_obs=successors[env].copy())
                 self._finished.append(steps)
                 self._running[env] = []
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "running": pack([[step.row() for step in steps] for steps in self._running]),
-            "finished": pack([[step.row() for step in steps] for steps in self._finished]),
+            "running": pack(self._running),
+            "finished": pack(self._finished),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._running, self._finished = (
-            [[_Step.of_row(*row) for row in steps] for steps in unpack(state[name])]
+            [[_Step.of_saved(*row) for row in steps] for steps in unpack(state[name])]
             for name in ("running", "finished")
         )
 
@@ -322,8 +307,7 @@ class EpisodeMemory:
         return [e for e, total in zip(self._finished, totals, strict=True) if total >= bar]
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     """One env's share of a transition, copied out of the env's buffers."""
 
     obs: np.ndarray
@@ -341,18 +325,8 @@ class _Step:
         next_obs = on_host(transition.next_obs)[env].copy() if ended else obs
         return cls(obs, action, float(transition.reward[env]), terminated, truncated, next_obs)
 
-    def row(self) -> Row:
-        return (
-            self.obs,
-            self.action,
-            self.reward,
-            self.terminated,
-            self.truncated,
-            self.next_obs,
-        )
-
     @classmethod
-    def of_row(cls, *row: np.ndarray) -> _Step:
+    def of_saved(cls, *row: np.ndarray) -> _Step:
         obs, action, reward, terminated, truncated, next_obs = row
         return cls(obs, action, float(reward), bool(terminated), bool(truncated), next_obs)
 

@@ -1,4 +1,4 @@
-"""How rows of a replay are chosen: uniformly, or in proportion to priorities."""
+"""Samplers of replay rows: uniform, or in proportion to priorities."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ State = dict[str, Tensor]
 
 class Sampler(Protocol):
     def added(self, rows: np.ndarray) -> None:
-        """These rows of the replay were just written."""
+        """Take note of rows that were just written."""
         ...
 
     def draw(self, size: int, batches: int, batch_size: int) -> Tensor:
-        """Row indices [batches * batch_size] out of `size` filled rows."""
+        """Draw row indices [batches * batch_size] out of `size` filled rows."""
         ...
 
     def weight(self, index: Tensor, size: int, batches: int, frame: int) -> Tensor:
@@ -30,7 +30,7 @@ class Sampler(Protocol):
 
 
 class UniformSampler:
-    """Every row alike, with replacement."""
+    """Draws every row with the same probability, with replacement."""
 
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
@@ -85,7 +85,7 @@ class PrioritizedSampler:
         self._tree.update(rows, self._highest)
 
     def draw(self, size: int, batches: int, batch_size: int) -> Tensor:
-        """Stratified: one draw from each of as many equal shares of the total as there are rows."""
+        """Draw stratified: one row from each of equal shares of the total priority."""
         count = batches * batch_size
         jitter = torch.rand(count, generator=self._generator, dtype=torch.float64).numpy()
         mass = (np.arange(count) + jitter) * (self._tree.total / count)
@@ -126,7 +126,7 @@ BLOCK = 64
 
 
 class SumTree:
-    """Leaves hold values, in blocks; each block has its sum.
+    """Sum tree over priorities: leaves in blocks, each with its sum.
 
     Two wide levels instead of the usual log2(n) narrow ones: to NumPy a level costs calls, a few
     more numbers cost nothing. 128 of 100,000 leaves, drawn and updated: 290 us with a binary tree,
@@ -153,7 +153,7 @@ class SumTree:
         self._sums[block] = self._blocks.take(block, axis=0).sum(1)
 
     def find(self, mass: np.ndarray) -> np.ndarray:
-        """The leaf at which the running sum of leaves first exceeds each mass in [0, total)."""
+        """Find the leaf at which the running sum of leaves exceeds each mass in [0, total)."""
         ends = self._sums.cumsum()
         block = ends.searchsorted(np.minimum(mass, _just_below(ends[-1])), side="right")
         rest = mass - (ends[block] - self._sums[block])

@@ -1,4 +1,4 @@
-"""Sequences of consecutive steps out of a replay, for nets that learn over time."""
+"""Sampler of sequences of consecutive steps, for recurrent nets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_SHARE = 0.9
 
 
 class SequenceSampler:
-    """Another sampler draws where sequences start; each brings the `length` - 1 steps after it.
+    """Draws the first steps of sequences by another sampler, and adds the `length` - 1 after each.
 
     Rows are slot * num_envs + env in a ring of slots. A minibatch of N rows is [length, N / length]
     flattened. The newest few rows start no whole sequence yet: a draw of one of them means the

@@ -1,1 +1,1 @@
-"""Observation -> features -> heads. Nets know no losses."""
+"""Nets: observation -> features -> heads. They know no losses."""

@@ -10,7 +10,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 
 class BatchRenorm1d(nn.Module):
-    """Normalise by batch statistics, corrected towards the running ones.
+    """Normalises by batch statistics, corrected towards the running ones.
 
     x_hat = (x - mu_batch) / sigma_batch * r + d, with r = sigma_batch / sigma_run and
     d = (mu_batch - mu_run) / sigma_run, both clamped and without gradient. The clamps open linearly
@@ -70,7 +70,7 @@ class BatchRenorm1d(nn.Module):
 
 
 def _mean_and_variance(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Per channel, in one pass: `torch.var_mean` divides at every row, which costs as much again.
+    """Mean and variance per channel in one pass; `torch.var_mean` takes twice as long.
 
     A difference of squares is exact enough around a value of the batch itself, however far from
     zero the batch lies; what they are measured from changes neither variance nor gradient.
@@ -83,10 +83,10 @@ def _mean_and_variance(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _table(*vectors: Tensor) -> tuple[Tensor, ...]:
-    """The same vectors, as rows of a table that is in memory, and so are their gradients.
+    """Force vectors and their gradients into memory, as rows of one table.
 
-    Without it the compiler would work them out again, roots and quotients included, at every
-    element of the batch that they are applied to.
+    Otherwise the compiler computes them again, roots and quotients included, at every element of
+    the batch.
     """
     return torch.stack(vectors).unbind()
 

@@ -1,4 +1,4 @@
-"""RecurrentNet with `bidirectional`: the last observations of an episode, read both ways."""
+"""BidirectionalNet: reads the last observations of an episode in both directions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class BidirectionalNet(nn.Module):
     """Rows -> one output per head, from the final states of both directions side by side.
 
-    What a backward cell makes of the past changes with every new observation that it starts from,
-    so no state can be carried. The memory of a row [obs | restart | memory] is the `seq_len` - 1
-    observations before it instead, oldest first, each behind a flag that tells whether it was there
-    at all. Rows are read on their own, in any order.
+    A backward cell starts from the newest observation, so its state cannot be kept between steps.
+    Instead, the memory of a row [obs | restart | memory] holds the `seq_len` - 1 observations
+    before it, oldest first, each behind a flag that tells whether it exists. Rows are read alone,
+    in any order.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class BidirectionalNet(nn.Module):
         return torch.cat([ahead[-1], back[-1]], -1)
 
     def _run(self, suffix: str, x: Tensor, is_there: Tensor) -> Tensor:
-        """x [L, N, in] -> h after every step [L, N, H]; steps that never were change nothing."""
+        """x [L, N, in] -> h after every step [L, N, H]; missing steps change nothing."""
         w_ih, w_hh, b_ih, b_hh = (
             getattr(self.rnn_model, f"{name}_{suffix}")
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")

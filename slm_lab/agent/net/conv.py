@@ -68,7 +68,7 @@ class DuelingConvNet(nn.Module):
 
 
 def _pixels(obs: Tensor, scale: float) -> Tensor:
-    """As floats, with the channels of a pixel side by side in memory.
+    """Images as floats, with the channels of a pixel side by side in memory.
 
     On CPUs that makes the weight gradient of a first layer with few channels several times faster
     (Nature CNN, 256 Atari stacks, one core: 75 against 19 ms), and the layers after it no slower.
@@ -83,7 +83,7 @@ def _scale(spec: ConvNetSpec | DuelingConvNetSpec) -> float:
 def _body(
     spec: ConvNetSpec | DuelingConvNetSpec, obs_shape: tuple[int, ...]
 ) -> tuple[nn.Sequential, nn.Sequential, int]:
-    """(convolutions, fully connected layers, width of their output)."""
+    """Build (convolutions, fully connected layers, width of their output)."""
     if len(obs_shape) != 3:
         problem = (
             f"{spec.type} reads images [C, H, W]; the env gives {list(obs_shape)}. Use MLPNet."

@@ -29,7 +29,7 @@ def make_activation(name: str | None) -> nn.Module:
 
 
 def gain_name(activation: str | None) -> str:
-    """The name under which torch knows the gain of an activation."""
+    """Torch's name for the gain of an activation."""
     return _GAIN_NAMES.get((activation or "").lower(), "linear")
 
 

@@ -49,7 +49,7 @@ class MLPNet(nn.Module):
 
 
 class DuelingMLPNet(nn.Module):
-    """One stream says how good a state is, the other how much better each action is there."""
+    """Q = V + A - mean A: one stream for the state, one for the actions (Wang et al. 2016)."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ def body_layers(spec: MLPNetSpec | DuelingMLPNetSpec, in_dim: int) -> list[nn.Mo
 def make_tails(
     in_dim: int, out_dims: Sequence[int], activation: str | Sequence[str | None] | None
 ) -> nn.Module:
-    """One head is a Sequential, several are a list of them: the layout of existing checkpoints."""
+    """Build heads; one is a Sequential, several a list of them, as in existing checkpoints."""
     names = (
         [activation] * len(out_dims)
         if activation is None or isinstance(activation, str)

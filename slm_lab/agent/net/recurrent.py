@@ -1,4 +1,4 @@
-"""RecurrentNet: fully connected layers, then recurrent cells that remember the episode so far.
+"""RecurrentNet: fully connected layers, then recurrent cells.
 
 The cells are written out over time instead of calling torch's kernels: an episode may end inside a
 sequence, where a kernel cannot be told to start anew, and what is written out compiles into the
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slm_lab.spec import NetSpec
 
 Cell = Callable[[Tensor, tuple[Tensor, ...], Tensor, Tensor], tuple[Tensor, ...]]
-"""(input's share of the gates, state, weight_hh, bias_hh) -> next state; its first part is h."""
+"""(gates from the input, state, weight_hh, bias_hh) -> next state; its first part is h."""
 
 
 class RecurrentNet(nn.Module):
@@ -74,7 +74,7 @@ class RecurrentNet(nn.Module):
 
     def _read(self, steps: Tensor) -> tuple[Tensor, Tensor]:
         """[T, B, W] -> (features [T * B, H], memory after the last row of each sequence)."""
-        steps, length = self._cut(steps), steps.shape[0] * steps.shape[1]
+        steps, length = self._split(steps), steps.shape[0] * steps.shape[1]
         seq_len, pieces, envs, _ = steps.shape
         rows = steps.flatten(1, 2)  # [L, M, W]: all pieces of all envs side by side
         restart = rows[..., self._obs_width, None] > 0
@@ -88,7 +88,7 @@ class RecurrentNet(nn.Module):
         in_time = x.view(seq_len, pieces, envs, -1).transpose(0, 1)
         return in_time.reshape(seq_len * pieces * envs, -1)[:length], torch.cat(after, -1)
 
-    def _cut(self, steps: Tensor) -> Tensor:
+    def _split(self, steps: Tensor) -> Tensor:
         """[T, B, W] -> [L, pieces, B, W]; rows of zeros fill up the last piece."""
         seq_len = min(self.seq_len, steps.shape[0])
         pieces = math.ceil(steps.shape[0] / seq_len)
@@ -134,7 +134,7 @@ def vector_width(obs_shape: tuple[int, ...]) -> int:
 
 
 def make_body(spec: RecurrentNetSpec, in_dim: int) -> tuple[nn.Sequential, nn.RNNBase]:
-    """(fully connected layers, the parameters of the cells)."""
+    """Build (fully connected layers, the parameters of the cells)."""
     layers: list[nn.Module] = []
     for width in spec.fc_hid_layers:
         layers += [nn.Linear(in_dim, width), make_activation(spec.hid_layers_activation)]
