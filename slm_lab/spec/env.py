@@ -23,8 +23,7 @@ from slm_lab.spec.block import (
     shown,
 )
 from slm_lab.spec.named_module import SpecOrigin
-
-Backend = Literal["auto", "gymnasium", "envpool", "ale", "playground"]
+from slm_lab.types import Backend
 
 _ATARI_GAMES = """
 Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider
