@@ -1,4 +1,4 @@
-"""Specs of SLM Lab v4 in today's shape: one agent, one env, no `body`, ids that still exist.
+"""Convert specs of SLM Lab v4: one agent, one env, no `body`, ids that still exist.
 
 Nothing here decides whether the result is a good spec; building it does. A change that alters
 what is trained (another env id, a key without a counterpart) is told, one line each.
@@ -65,7 +65,7 @@ def is_v4(tree: Any) -> bool:
 
 
 def upgrade_spec(tree: Mapping[str, Any]) -> tuple[_Tree, list[str]]:
-    """A v4 spec in today's shape, and what to know about the differences."""
+    """Convert a v4 spec, and list the changes that its author should know about."""
     notes: list[str] = []
     spec = dict(tree)
     for gone in ("body", "spec_params"):
@@ -85,7 +85,7 @@ def upgrade_spec(tree: Mapping[str, Any]) -> tuple[_Tree, list[str]]:
 
 
 def _only(value: Any, block: str, notes: list[str]) -> Any:
-    """The first of a list of agents or envs, copied; v4 had no other use for the rest here."""
+    """Copy the first of a list of agents or envs; one spec is one agent now."""
     if isinstance(value, list):
         if len(value) > 1:
             notes.append(f"{block}: only the first of {len(value)} is kept; one spec is one agent")
@@ -125,7 +125,7 @@ def _upgrade_env(env: _Tree, notes: list[str]) -> _Tree:
 
 
 def _without_atari_keys(env: _Tree, notes: list[str]) -> _Tree:
-    """Frame stacking and reward signs are fixed for Atari; elsewhere a sign is a clip."""
+    """Remove keys of Atari's fixed preprocessing; for other envs the sign of a reward is a clip."""
     if str(env["name"]).startswith("ALE/"):
         given = [key for key in _ATARI_DOES if env.pop(key, None) is not None]
         if given:
@@ -156,7 +156,7 @@ def _upgrade_meta(meta: _Tree, notes: list[str]) -> _Tree:
 
 
 def _upgrade_search(search: _Tree, notes: list[str]) -> _Tree:
-    """Lists become their first entry, and a grid becomes a choice among the same values."""
+    """Replace lists by their first entry, and a grid by a choice among the same values."""
     result: _Tree = {}
     for key, value in search.items():
         if key.endswith("__grid_search"):

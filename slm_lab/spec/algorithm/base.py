@@ -1,4 +1,4 @@
-"""What algorithms share: the base spec class, the record, schedules, defaults, common checks."""
+"""Base spec class and record of algorithms, with the schedules and checks that they share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ActionPdType = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How an algorithm alternates between acting and learning."""
+    """Alternation of an algorithm between acting and learning."""
 
     frames: int  # between updates; with whole_episodes, episodes between updates
     gradient_steps: int  # per update
@@ -92,7 +92,7 @@ class OnPolicySpec(DiscountedSpec):
 
 
 class Style(NamedTuple):
-    """How graphs draw an algorithm: a colour of analysis/style.py, and matplotlib's marker."""
+    """Look of an algorithm in graphs: a colour of analysis/style.py, and matplotlib's marker."""
 
     color: str
     marker: str
@@ -110,7 +110,7 @@ class Defaults:
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmInfo(Record):
-    """Everything that other packages ask about an algorithm."""
+    """Record of an algorithm: all that other packages ask about it."""
 
     spec_class: type[AlgorithmSpec]
     label: str  # in tables and legends
@@ -169,7 +169,7 @@ class ScheduleSpec(Block):
 
 
 def mlp(widths: list[int], activation: str, lr: float, **keys: Any) -> Tree:
-    """A block `net` of fully connected layers, trained by Adam."""
+    """Write a block `net` of fully connected layers, trained by Adam."""
     return {
         "type": "MLPNet",
         "hid_layers": widths,
