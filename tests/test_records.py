@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,7 @@ RECORDS = [(kind, name) for kind, registry in REGISTRIES.items() for name in reg
 def lists_in(source: str, known: set[str]) -> Iterator[tuple[int, list[str]]]:
     """(line, names) of every collection, match or comparison that holds two known names."""
     for node in ast.walk(ast.parse(source)):
-        parts: list[ast.AST] = []
+        parts: Sequence[ast.AST] = []
         match node:
             case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
                 pass
