@@ -16,6 +16,7 @@ import typer
 
 from slm_lab.cli import benchmark, cloud, doctor, graphs, hub, page, replay, runs, specs
 from slm_lab.cli.options import BAD_INPUT, FAILED, Sets, Trust, printable
+from slm_lab.types import Backend
 
 if TYPE_CHECKING:
     from slm_lab.analysis.experiment import SearchMetrics
@@ -67,13 +68,6 @@ class Compile(StrEnum):
     auto = "auto"
     on = "on"
     off = "off"
-
-
-class Backend(StrEnum):
-    auto = "auto"
-    gymnasium = "gymnasium"
-    envpool = "envpool"
-    ale = "ale"
 
 
 @app.command()
@@ -245,13 +239,13 @@ def env_check(
         str, typer.Argument(help="Env id, such as CartPole-v1 or my_module:MyEnv-v0.")
     ],
     num_envs: Annotated[int, typer.Option(min=1, help="Envs in the batch.")] = 4,
-    backend: Annotated[Backend, typer.Option(help="Engine that runs the env.")] = Backend.auto,
+    backend: Annotated[Backend, typer.Option(help="Engine that runs the env.")] = "auto",
 ) -> None:
     """Check an env, and print its spaces, back-end and frames per second."""
     from slm_lab.env import check_env
     from slm_lab.spec import EnvSpec
 
-    tree = {"name": env_id, "num_envs": num_envs, "max_frame": 1, "backend": backend.value}
+    tree = {"name": env_id, "num_envs": num_envs, "max_frame": 1, "backend": backend}
     report = check_env(EnvSpec.model_validate(tree))
     typer.echo(report.format())
     if report.problems:

@@ -84,7 +84,7 @@ class AgentSpec(Block):
 
 
 def build_agent(tree: _Tree, findings: Findings) -> AgentSpec | None:
-    """The agent of a block, or None with the problems reported."""
+    """Build the agent of a block; None with the problems reported."""
     for key in sorted(tree.keys() - AgentSpec.model_fields.keys()):
         near = did_you_mean(key, AgentSpec.model_fields)
         findings.problem(f"agent.{key}", f"unknown key for agent. {near}")
@@ -118,7 +118,7 @@ def build_agent(tree: _Tree, findings: Findings) -> AgentSpec | None:
 def _record_of(
     tree: _Tree, key: str, registry: Registry[RecordT], path: str, findings: Findings
 ) -> RecordT | None:
-    """The record that a block's `name` or `type` picks."""
+    """Find the record that a block's `name` or `type` picks."""
     given = tree.get(key)
     record = registry.find(given)
     if record is None:
@@ -135,7 +135,7 @@ def _record_of(
 def _give_rollouts_for_episodes(
     info: AlgorithmInfo, parts: dict[str, _Tree], findings: Findings
 ) -> None:
-    """Old specs gave PPO an episodic memory, with which it never ran: give it a rollout instead."""
+    """Replace the episodic memory that old specs gave PPO, and with which it never ran."""
     memory, algorithm = parts.get("memory", {}), parts["algorithm"]
     given = MEMORIES.find(memory.get("name"))
     is_ppo = "time_horizon" in info.spec_class.model_fields
@@ -200,7 +200,7 @@ def _build_memory(info: AlgorithmInfo, tree: _Tree | None, findings: Findings) -
 def _build_nets(
     info: AlgorithmInfo, tree: _Tree | None, own_critic: Any, findings: Findings
 ) -> tuple[NetSpec | None, NetSpec | None]:
-    """The net and the critic's net of an algorithm, None where it has none."""
+    """Build the net and the critic's net of an algorithm, None where it has none."""
     if tree is None:
         findings.problem("agent.net", f"missing; {info.name} needs a mapping with a type")
         return None, None
@@ -222,7 +222,7 @@ def _build_nets(
 def _build_actor_and_critic(
     tree: _Tree, findings: Findings
 ) -> tuple[NetSpec | None, NetSpec | None]:
-    """Two nets of one block: an actor_ key is for the actor alone, a critic_ key for the critic."""
+    """Build two nets of one block; `actor_` keys are the actor's alone, `critic_` the critic's."""
     for key in TARGET_KEYS:
         if tree.pop(key, None) is not None:
             findings.inert.append(f"agent.net.{key}")
@@ -250,7 +250,7 @@ def _build_actor_and_critic(
 
 
 def _prefixed(tree: Mapping[str, Any], prefix: str) -> dict[str, str]:
-    """Field -> key, for the keys that start with a prefix."""
+    """Map fields to the keys that start with a prefix."""
     return {
         key.removeprefix(prefix): key
         for key in tree

@@ -1,4 +1,4 @@
-"""What every part of a spec shares: the frozen base model, value types, and building one block.
+"""The frozen base model of all blocks, the types of their values, and how one block is built.
 
 A block is one mapping of a spec file (`agent.algorithm`, `env`, ...). Its keys fall in three
 groups: known to the block, known to a sibling (accepted, without effect, reported once), and
@@ -20,7 +20,7 @@ MAX_COUNT = 10**13
 
 
 class Block(BaseModel):
-    """Frozen, closed to unknown keys; a null on a key that has a default means the default."""
+    """Frozen model without unknown keys; a null on a key with a default means the default."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -46,13 +46,13 @@ def _is_absent(model: type[BaseModel], key: str, value: object) -> bool:
 
 
 def invalid(message: str, key: str = "") -> PydanticCustomError:
-    """An error for a validator to raise; `key` points below the field being validated."""
+    """Make an error for a validator to raise; `key` points below the field being validated."""
     # The message travels in the context, so that braces in user text are never a template.
     return PydanticCustomError("spec", "{message}", {"message": message, "key": key})
 
 
 def shown(value: object) -> str:
-    """A value as an error message shows it: short, in JSON's words for null and booleans."""
+    """Format a value for an error message: short, in JSON's words for null and booleans."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = repr(value)
@@ -107,7 +107,7 @@ FreeMapping = Annotated[Mapping[str, Any], BeforeValidator(_mapping)]
 
 @dataclass(slots=True)
 class Findings:
-    """What building a spec found: problems stop it, the rest becomes warnings."""
+    """Problems and warnings of one spec; any problem makes it a SpecError."""
 
     problems: list[Problem] = field(default_factory=list)
     inert: list[str] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Findings:
         self.problems.append(Problem(path, message))
 
     def all_warnings(self) -> list[str]:
-        """One line for all keys without effect, then the others."""
+        """All warnings: one line for the keys without effect, then the others."""
         if not self.inert:
             return list(self.warnings)
         return [f"keys without effect here: {', '.join(self.inert)}", *self.warnings]
@@ -136,7 +136,7 @@ def build_block(
     siblings: Collection[str] = (),
     spelling: Mapping[str, str] | None = None,
 ) -> BlockT | None:
-    """One validated block, or None with the problems reported.
+    """Build one validated block; None with the problems reported.
 
     `siblings` are keys that mean something elsewhere and nothing here; `spelling` maps a field
     to the key the author wrote, where the two differ.
@@ -166,7 +166,7 @@ def takes_any_key(model: type[BaseModel]) -> bool:
 
 
 def gather_kwargs(model: type[BaseModel], data: Mapping[str, Any]) -> dict[str, Any]:
-    """The mapping with every key that is not a field moved into `kwargs`."""
+    """Move every key of a mapping that is not a field into `kwargs`."""
     fields = {key: value for key, value in data.items() if key in model.model_fields}
     extra = {key: value for key, value in data.items() if key not in model.model_fields}
     written = fields.get("kwargs") or {}
@@ -215,12 +215,12 @@ def _close(word: str, options: list[str]) -> bool:
 
 
 def _options(expected: str) -> list[str]:
-    """Pydantic words a literal's options as "'a', 'b' or 'c'"."""
+    """Split the options of a literal, which pydantic words as "'a', 'b' or 'c'"."""
     return expected.replace(" or ", ", ").split(", ")
 
 
 def _field_at(model: type[BaseModel], parts: list[str]) -> tuple[type[BaseModel], str]:
-    """The model that owns the last named field on the way, and that field's description."""
+    """Find the model that owns the last named field of a path, and that field's description."""
     description = ""
     for part in parts:
         info = model.model_fields.get(part)

@@ -1,4 +1,4 @@
-"""What ships with the package: each spec with its algorithm, env, budget and target."""
+"""Catalog of the specs that ship with the package: algorithm, env, budget and target of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CatalogEntry:
 
 
 def catalog(pattern: str = "") -> Iterator[CatalogEntry]:
-    """The shipped specs that fit a pattern, by file."""
+    """List the shipped specs that fit a pattern, by file."""
     for file, name, tree in packaged_trees():
         env = tree["env"]
         env_id = None if PLACEHOLDER.search(env["name"]) else str(env["name"])
@@ -52,7 +52,7 @@ def catalog(pattern: str = "") -> Iterator[CatalogEntry]:
 
 @functools.cache
 def target_scores() -> Mapping[str, float]:
-    """Env id -> the `total_reward_ma` that a benchmark run should reach."""
+    """Map env ids to the `total_reward_ma` that a benchmark run should reach."""
     targets: dict[str, float] = json.loads((packaged_spec_dir() / "_targets.json").read_text())
     return targets
 

@@ -1,4 +1,4 @@
-"""Which features go together, stated once: specs are refused by it, docs and tests are made of it.
+"""Compatibility of features with each other and with algorithms, for specs, docs and tests.
 
 A pair of features, or of a feature and an algorithm, is one of three: *refused* because `REFUSALS`
 lists it, *not applicable* because no algorithm has both keys, or *accepted*. Every accepted pair is
@@ -34,7 +34,7 @@ _PRIVILEGED = _algorithms(lambda info: info.privileged_critic)
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Something that changes what is stored, sampled or learned."""
+    """An option that changes what is stored, sampled or learned."""
 
     name: str
     key: str  # the spec key that turns it on
@@ -47,8 +47,13 @@ def _having(*keys: str) -> frozenset[str]:
     return _algorithms(lambda info: bool(info.spec_class.model_fields.keys() & set(keys)))
 
 
-def _algorithm_flag(key: str) -> Callable[[Spec], bool]:
-    return lambda spec: bool(getattr(spec.agent.algorithm, key, False))
+def _algorithm_flag(key: str) -> Feature:
+    """The feature that a flag of the algorithm's block turns on."""
+
+    def is_on(spec: Spec) -> bool:
+        return bool(getattr(spec.agent.algorithm, key, False))
+
+    return Feature(key, f"agent.algorithm.{key}", is_on, _having(key))
 
 
 def _sums_rewards(spec: Spec) -> bool:
@@ -85,24 +90,14 @@ FEATURES: dict[str, Feature] = {
         ),
         Feature("normalize_obs", "env.normalize_obs", lambda s: s.env.normalize_obs),
         Feature("normalize_reward", "env.normalize_reward", lambda s: s.env.normalize_reward),
-        Feature(
-            "normalize_v_targets",
-            "agent.algorithm.normalize_v_targets",
-            _algorithm_flag("normalize_v_targets"),
-            _having("normalize_v_targets"),
-        ),
+        _algorithm_flag("normalize_v_targets"),
         Feature("privileged critic", "env.privileged", lambda s: s.env.privileged),
         Feature("distributed", "meta.distributed", lambda s: bool(s.meta.distributed)),
         Feature("parallel learners", "meta.threads", lambda s: (s.meta.threads or 1) > 1),
         Feature("shared net", "agent.net.shared", lambda s: s.agent.net.shared, _having("lam")),
         Feature("batch norm", "agent.net.batch_norm", _normalizes_batches),
-        Feature("symlog", "agent.algorithm.symlog", _algorithm_flag("symlog"), _having("symlog")),
-        Feature(
-            "clip_vloss",
-            "agent.algorithm.clip_vloss",
-            _algorithm_flag("clip_vloss"),
-            _having("clip_vloss"),
-        ),
+        _algorithm_flag("symlog"),
+        _algorithm_flag("clip_vloss"),
         Feature("multi-discrete actions", "env.name", lambda s: False),  # seen once there is an env
         Feature("rows on a device", "env.dlpack", lambda s: bool(s.env.kwargs.get("dlpack"))),
         Feature("several envs", "env.num_envs", lambda s: s.env.num_envs > 1),
@@ -113,7 +108,7 @@ FEATURES: dict[str, Feature] = {
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Two things that do not go together: a feature, and another or some algorithms."""
+    """A pair that a spec cannot combine: a feature, and another feature or some algorithms."""
 
     feature: str
     other: str | frozenset[str]
@@ -203,7 +198,7 @@ Verdict = Literal["accepted", "refused", "not applicable"]
 
 
 def refusal_of(feature: str, other: str) -> Refusal | None:
-    """Why a feature does not go with another one or an algorithm; None where it does."""
+    """Find the refusal of a feature with another one or an algorithm; None if there is none."""
     for refusal in REFUSALS:
         if isinstance(refusal.other, frozenset):
             if refusal.feature == feature and other in refusal.other:
@@ -229,7 +224,7 @@ def algorithms_with(*features: str) -> list[str]:
 
 
 def verdict(feature: str, other: str) -> Verdict:
-    """What becomes of two features in one spec."""
+    """Decide whether one spec can have two features."""
     if refusal_of(feature, other):
         return "refused"
     is_apart = frozenset({feature, other}) in _APART
@@ -237,7 +232,7 @@ def verdict(feature: str, other: str) -> Verdict:
 
 
 def problems_of(spec: Spec) -> Iterator[Problem]:
-    """Every refusal that a spec meets, naming both keys."""
+    """Problems for every refusal that applies to a spec, naming both keys."""
     algorithm = spec.agent.algorithm.name
     on = {name for name, feature in FEATURES.items() if feature.is_on(spec)}
     for refusal in REFUSALS:
@@ -254,7 +249,7 @@ def problems_of(spec: Spec) -> Iterator[Problem]:
 
 
 _PAGE = """\
-# What goes together
+# Compatibility
 
 Written by `slm-lab spec --compatibility > docs/COMPATIBILITY.md` from the file that refuses specs,
 `slm_lab/spec/compatibility.py`; a test keeps the two equal. Every cell marked `yes` is trained,
@@ -266,7 +261,7 @@ reason below. `-` does not apply: no algorithm has both keys.
 
 
 def compatibility_page() -> str:
-    """The tables of all pairs, in Markdown."""
+    """Write the tables of all pairs in Markdown."""
     by_algorithm = _markdown(LEARNING, verdict_with_algorithm)
     by_feature = _markdown(tuple(FEATURES), verdict)
     reasons = [_reason(refusal) for refusal in REFUSALS]

@@ -1,4 +1,4 @@
-"""What a spec may leave out: the memory, nets and target updates that each algorithm starts from.
+"""Defaults of a spec: the memory, nets and target updates that each algorithm starts from.
 
 A block without its `name` or `type` starts from the algorithm's default block (in its record), and
 what the spec gives changes single keys of it. A block that names its kind stands on its own: only
@@ -31,7 +31,7 @@ _LAYERS = frozenset({"hid_layers", "hid_layers_activation", "normalize"})
 
 
 def with_defaults(given: Mapping[str, Any]) -> Tree:
-    """A copy of a spec's tree with every block and every needed key that was left out."""
+    """Copy a spec's tree and add every block and every needed key that was left out."""
     tree: Tree = copy.deepcopy(dict(given))
     if tree.get("meta") is None:
         tree["meta"] = {}
@@ -62,14 +62,14 @@ def _mapping(value: Any) -> Tree:
 
 
 def _fill_log_frequency(meta: Any, max_frame: Any) -> None:
-    """A hundred rows of the curve, or a row every 10,000 frames."""
+    """Log a hundred rows of the curve, or a row every 10,000 frames."""
     has_budget = isinstance(max_frame, int | float) and max_frame > 0
     if isinstance(meta, dict) and meta.get("log_frequency") is None and has_budget:
         meta["log_frequency"] = max(1, min(10_000, int(max_frame // 100)))
 
 
 def _for_images(defaults: Defaults) -> Defaults:
-    """The same learning settings around convolutions; actor and critic share them."""
+    """Replace the layers by convolutions, shared by actor and critic; keep all other settings."""
     learning = {k: v for k, v in defaults.net.items() if not k.startswith(("type", "hid_layers"))}
     shared = {"shared": True} if "shared" in learning else {}
     critic = defaults.critic_net
@@ -79,7 +79,7 @@ def _for_images(defaults: Defaults) -> Defaults:
 
 
 def _filled(block: Any, default: Tree, kind: str, needed: frozenset[str]) -> Any:
-    """A block with what it lacks: all of the default, or what its own kind cannot do without."""
+    """Fill a block with all of the default, or with the keys that its kind cannot do without."""
     if block is not None and not isinstance(block, Mapping):
         return block  # not a mapping: for the error message that follows
     given = {key: value for key, value in (block or {}).items() if value is not None}
@@ -98,7 +98,7 @@ def _is_alike(name: Any, default: str) -> bool:
 
 
 def _joined(default: Mapping[str, Any], given: Mapping[str, Any]) -> Tree:
-    """The default with what is given; inside mappings too, unless they name another class."""
+    """Merge given keys into the default, and into its mappings unless they name another class."""
     joined = copy.deepcopy(dict(default))
     for key, value in given.items():
         old = joined.get(key)
@@ -110,7 +110,7 @@ def _joined(default: Mapping[str, Any], given: Mapping[str, Any]) -> Tree:
 
 
 def _fill_target(net: Any, target: Tree) -> None:
-    """How the target net follows: the key that is given tells which of the two ways is meant."""
+    """Fill in how the target net follows; the key that is given tells which way is meant."""
     if not isinstance(net, dict):
         return
     given = {key for key in TARGET_KEYS if net.get(key) is not None}

@@ -1,10 +1,11 @@
-"""`env`: which environment, how many of it, and what is done to its numbers.
+"""`env`: the environment, its copies, and the wrappers of observations and rewards.
 
 The one block that takes unknown keys: they go to the environment's constructor.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Annotated, Any, Literal
 
@@ -23,8 +24,7 @@ from slm_lab.spec.block import (
     shown,
 )
 from slm_lab.spec.named_module import SpecOrigin
-
-Backend = Literal["auto", "gymnasium", "envpool", "ale", "playground"]
+from slm_lab.types import Backend
 
 _ATARI_GAMES = """
 Adventure AirRaid Alien Amidar Assault Asterix Asteroids Atlantis BankHeist BattleZone BeamRider
@@ -44,7 +44,7 @@ _ATARI_CLIP = 1.0
 
 
 def _clip_range(value: object) -> object:
-    """c stands for [-c, c]."""
+    """Read a clip range; a number c stands for [-c, c]."""
     pair = value if isinstance(value, list | tuple) else (value, value)
     if len(pair) != 2 or any(isinstance(x, bool) or not isinstance(x, int | float) for x in pair):
         raise invalid(f"found {shown(value)}; expected a number c or a pair [low, high]")
@@ -127,7 +127,7 @@ class EnvSpec(Block):
     _origin: SpecOrigin | None = PrivateAttr(default=None)
 
     def __eq__(self, other: object) -> bool:
-        """Equal by its keys: where a spec was read is no part of what it says."""
+        """Compare the keys; the file that a spec was read from does not count."""
         return isinstance(other, EnvSpec) and dict(self) == dict(other)
 
     @property
@@ -154,31 +154,18 @@ class EnvSpec(Block):
 
 
 def current_env_id(name: str) -> str:
-    """An Atari id of before ALE's own, such as `VideoPinball-v0`, as it is called now."""
+    """Rename an Atari id older than ALE's own, such as `VideoPinball-v0`, to today's id."""
     old = _OLD_ATARI_ID.fullmatch(name)
     return f"ALE/{old[1]}-v5" if old and old[1] in _ATARI_GAMES.split() else name
 
 
 def key_complaint(key: str) -> str | None:
-    """Why a key is not one for the constructor: a misspelling of ours, or of a former version."""
+    """Complaint about a misspelt key of ours or one of a former version; None for others."""
     if key in EnvSpec.model_fields or key == "frame_op_len":
         return None
     if key in ("image_downsize", "image_grayscale"):
         return "belongs to SLM Lab v4 and has no meaning now; remove it"
-    for known in EnvSpec.model_fields:
-        # Short keys are too easily near a constructor's own, as `name` is to `game`.
-        if len(known) >= 6 and _edit_distance(key.lower(), known) <= 2:
-            return f"unknown key for env. Did you mean `{known}`?"
-    return None
-
-
-def _edit_distance(a: str, b: str) -> int:
-    if abs(len(a) - len(b)) > 2:
-        return abs(len(a) - len(b))  # the least it can be, and already too far
-    row = list(range(len(b) + 1))
-    for i, letter in enumerate(a, start=1):
-        diagonal, row[0] = row[0], i
-        for j, other in enumerate(b, start=1):
-            substitute = diagonal + (letter != other)
-            diagonal, row[j] = row[j], min(substitute, row[j] + 1, row[j - 1] + 1)
-    return row[-1]
+    # Short keys are too easily near a constructor's own, as `name` is to `game`.
+    known = [name for name in EnvSpec.model_fields if len(name) >= 6]
+    near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.82)
+    return f"unknown key for env. Did you mean `{near[0]}`?" if near else None

@@ -1,4 +1,4 @@
-"""How the door says no: every problem of a spec at once, each with its key and the way out."""
+"""Errors of specs: every problem at once, each with its key and its fix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong: the dotted key (or flag, or file) and what to do about it."""
+    """One problem: the dotted key (or flag, or file) and the fix."""
 
     path: str
     message: str
@@ -33,11 +33,11 @@ class SpecError(Exception):
 
 
 class SpecWarning(UserWarning):
-    """The spec runs, but part of it does not mean what its author may think."""
+    """Warning about a spec that runs, although part of it has another meaning than it seems."""
 
 
 def nearest(word: str, options: Iterable[str], count: int = 3) -> list[str]:
-    """The options closest to `word`, best first, ignoring case; none when nothing is close."""
+    """Find the options closest to `word`, best first, ignoring case; none when nothing is close."""
     by_lower: dict[str, str] = {}
     for option in options:
         by_lower.setdefault(option.lower(), option)
@@ -46,7 +46,7 @@ def nearest(word: str, options: Iterable[str], count: int = 3) -> list[str]:
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
-    """A sentence to end an error with: the nearest option, or all of them when none is near."""
+    """Write the last sentence of an error: the nearest option, or all when none is near."""
     options = sorted(set(options))
     close = nearest(word, options, count=1)
     if close:

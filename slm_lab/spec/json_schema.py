@@ -1,4 +1,4 @@
-"""A JSON Schema of spec files, made from the typed spec, so that editors complete and check them.
+"""JSON Schema of spec files, made from the spec classes; editors complete and check with it.
 
 Pydantic describes what a built spec holds. Authors write a little differently: a union is chosen by
 its `name` or `type`, numbers may be placeholders, an optimiser's arguments stand beside its name,
@@ -97,7 +97,7 @@ def file_schema() -> Schema:
 
 
 def _as_written(block: Schema) -> Schema:
-    """A block as authors write it: null for a default, placeholders for numbers."""
+    """Rewrite a block's schema for authors: null for a default, placeholders for numbers."""
     required = block.get("required", [])
     properties = {}
     for key, schema in block.get("properties", {}).items():
@@ -128,7 +128,7 @@ def _loosened(schema: Any) -> Any:
 
 
 def _choice(schema: Schema) -> Schema:
-    """A union that one key decides, as if/then: editors then complete and check that branch."""
+    """Rewrite a union as if/then on the key that decides it, so that editors check that branch."""
     key, options = schema["discriminator"]["propertyName"], schema["discriminator"]["mapping"]
     return {
         **{k: v for k, v in schema.items() if k == "description"},
@@ -153,7 +153,7 @@ def _take_any_key(block: Schema) -> None:
 
 
 def _name_actor_and_critic(block: Schema) -> None:
-    """actor_KEY is for the actor alone, critic_KEY for the critic."""
+    """Add actor_KEY for the actor alone and critic_KEY for the critic."""
     shared = {"type", *HEAD_STD_KEYS}
     own = {key: value for key, value in block["properties"].items() if key not in shared}
     for who in ("actor", "critic"):
@@ -169,7 +169,7 @@ def _name_actor_and_critic(block: Schema) -> None:
 
 
 def _open_arguments(block: Schema, names: list[str], arguments: dict[str, Schema] | None) -> None:
-    """Arguments stand beside the name; those not listed here are torch's to check."""
+    """Put the arguments beside the name; torch checks those that are not listed here."""
     name = {**block["properties"]["name"], "enum": names}
     name.pop("anyOf", None)
     block["properties"] = {"name": name, **(arguments or {})}

@@ -1,4 +1,4 @@
-"""From a spec file and `-s` flags to a Spec: find, read, substitute, choose, build."""
+"""Load specs: find the file, read it, fill placeholders, choose the spec, apply `-s`, build."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def load_spec(
     *,
     trust: Collection[str] = (),
 ) -> Spec:
-    """The spec `name` of a file, with `-s` assignments applied.
+    """Load the spec `name` of a file, with `-s` assignments applied.
 
     Without a name the file must hold one spec, as the spec saved with a run does. Warnings are
     raised as SpecWarning; everything wrong is one SpecError.
@@ -68,7 +68,7 @@ def load_spec(
 def load_saved_spec(
     file: str | Path, name: str | None = None, *, trust: Collection[str] = ()
 ) -> Spec:
-    """A spec that is known to be saved with a run, whatever its folder looks like."""
+    """Load a spec that is known to be saved with a run, whatever its folder looks like."""
     path = find_spec_file(file)
     spec = _load(path, name, ())
     return spec.with_origin(origin_of(spec, path, trust))
@@ -104,7 +104,7 @@ def _load(path: Path, name: str | None, sets: Sequence[str]) -> Spec:
 
 
 def spec_from_dict(tree: dict[str, Any], name: str | None = None) -> Spec:
-    """The Spec of plain data, as `Spec.to_dict` gives it; for Python, where there is no file."""
+    """Build the Spec of plain data, as `Spec.to_dict` gives it."""
     label = name or str(tree.get("name") or "spec")
     spec, notes = build_spec(coerce_numbers(tree), label, label)
     for note in notes:
@@ -120,7 +120,7 @@ def spec_names(file: str | Path) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SpecCheck:
-    """What `check_file` found in one spec."""
+    """Result of `check_file` for one spec."""
 
     name: str
     problems: list[Problem] = field(default_factory=list)
@@ -132,7 +132,7 @@ class SpecCheck:
 
 
 def check_file(file: str | Path) -> list[SpecCheck]:
-    """Every spec of a file checked; placeholders are filled with values that fit the file."""
+    """Check every spec of a file; placeholders are filled with values that fit the file."""
     path = find_spec_file(file)
     text = _fill_defaults(_read_text(path), path)
     for key in set(PLACEHOLDER.findall(text)):
@@ -147,7 +147,7 @@ def check_file(file: str | Path) -> list[SpecCheck]:
 
 
 def example_sets(file: str | Path, name: str) -> list[str]:
-    """`-s` values that fill what a spec leaves open, fit for its family of envs."""
+    """Choose `-s` values for a spec's open placeholders that fit its family of envs."""
     path = find_spec_file(file)
     open_keys = _placeholders(_fill_defaults(_read_text(path), path), name, path)
     return [f"{key}={_example_value(key, path)}" for key in sorted(open_keys)]
@@ -162,7 +162,7 @@ class UpgradedFile:
 
 
 def upgrade_file(file: str | Path) -> UpgradedFile:
-    """The whole file with every v4 spec in today's shape; the others stay as they are."""
+    """Convert every v4 spec of a file to today's shape; the others stay as they are."""
     path = find_spec_file(file)
     tree = _lenient(_read_text(path))
     if tree is None:
@@ -201,7 +201,7 @@ def packaged_trees() -> Iterator[tuple[Path, str, dict[str, Any]]]:
 
 
 def find_spec_file(file: str | Path) -> Path:
-    """The file as given, or inside the package; documents that moved to YAML are found too."""
+    """Find a file as given or inside the package, also where its suffix has changed."""
     given = Path(file)
     packaged = packaged_spec_dir() / given.as_posix().removeprefix("./").removeprefix(
         _PACKAGE_PREFIX
@@ -253,7 +253,7 @@ def _read_text(path: Path) -> str:
 
 
 def _fill_defaults(text: str, path: Path) -> str:
-    """Placeholders that no flag filled take their value from the file's own `_defaults`.
+    """Fill placeholders that no flag filled from the file's own `_defaults`.
 
     So `slm-lab run FILE NAME` works as printed, and `-s max_frame=...` still reaches every place
     that depends on the budget.
@@ -280,7 +280,7 @@ def _fill(text: str, key: str, value: str, path: Path) -> str:
 
 
 def _placeholders(template: str, name: str, path: Path) -> set[str]:
-    """The placeholders of one spec; of the whole file where it reads only once they are filled."""
+    """Find the placeholders of one spec; of the whole file where it cannot be parsed with them."""
     try:
         return {key for _, key in unfilled(_specs_in(template, path)[name])}
     except (SpecError, KeyError):
@@ -297,7 +297,7 @@ def _tree_of(text: str, path: Path) -> Any:
 
 
 def _lenient(text: str) -> dict[str, Any] | None:
-    """The mapping of a JSON text that may have commas too many, as v4 allowed; else None."""
+    """Parse a JSON mapping that may have trailing commas, as v4 allowed; None if it is none."""
     try:
         tree = parse(text, is_json=False)
     except TextError:
@@ -306,7 +306,7 @@ def _lenient(text: str) -> dict[str, Any] | None:
 
 
 def _specs_in(text: str, path: Path) -> dict[str, dict[str, Any]]:
-    """The public specs of a file: its entries, or itself when it is a spec saved with a run."""
+    """Specs of a file: its public entries, or the file itself when it was saved with a run."""
     tree = _tree_of(text, path)
     if not isinstance(tree, dict):
         kind = "empty" if tree is None else f"a {type(tree).__name__}"

@@ -1,4 +1,4 @@
-"""Names of specs: a name begins the folder and every file of a run."""
+"""Names of specs; the folder and every file of a run begin with one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TRIAL = re.compile(r".*_t\d+")
 
 
 def name_complaint(name: str) -> str:
-    """Why a run cannot have this name; empty if it can."""
+    """Complaint about a name that a run cannot have; empty if it can."""
     if len(name) > MAX_LENGTH or not _NAME.fullmatch(name):
         rule = f"1 to {MAX_LENGTH} letters, digits and _ - . +, a letter or digit first"
         return f"found {shown(name)}; expected {rule}. Rename the spec"
@@ -23,6 +23,6 @@ def name_complaint(name: str) -> str:
 
 
 def name_of_env(env: str) -> str:
-    """What an env adds to a spec's name: `ALE/Pong-v5` -> `pong`, `my.envs:Pole-v0` -> `pole`."""
+    """Shorten an env id for a spec's name: `ALE/Pong-v5` -> `pong`, `my.envs:Pole-v0` -> `pole`."""
     short = re.split(r"[/:]", env)[-1].partition("-")[0].lower()
     return re.sub(r"[^a-z0-9_.+]+", "_", short)

@@ -42,12 +42,12 @@ class FoundModule:
 
 
 def module_of(name: str) -> str:
-    """`my_package.envs` of `my_package.envs:MyEnv-v0`; empty for a name without a colon."""
+    """Module part of a name, `my_envs` of `my_envs:MyEnv-v0`; empty without a colon."""
     return name.rpartition(":")[0]
 
 
 def import_named_module(module: str, key: str, origin: SpecOrigin | None) -> None:
-    """Import the module that a spec names under `key`, if it may be.
+    """Import the module that a spec names under `key`, or refuse it.
 
     `origin` is None for a spec of the user's own: one in a file of his, or built in Python. Raises
     SpecError for a module that is refused, ModuleNotFoundError for one that is not there.
@@ -84,7 +84,7 @@ def check_named_module(module: str, key: str, origin: SpecOrigin | None) -> None
 
 
 def find_module(module: str) -> FoundModule | None:
-    """Where a module would be imported from; None if it is nowhere. Nothing is run."""
+    """Find where a module would be imported from, running nothing; None if it is nowhere."""
     places: list[Path] = []
     path: Iterable[str] | None = None
     file: Path | None = None
@@ -101,7 +101,7 @@ def find_module(module: str) -> FoundModule | None:
 
 
 def _with_packages(module: str) -> Iterator[str]:
-    """`a.b.c` -> a, a.b, a.b.c: importing the last imports them all, in this order."""
+    """List a module and its packages in the order of import: a, a.b, a.b.c for `a.b.c`."""
     parts = module.split(".")
     return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
 

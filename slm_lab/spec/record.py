@@ -1,4 +1,4 @@
-"""Records of algorithms, nets and memories: each states once what the rest of the package asks.
+"""Records of algorithms, nets and memories, and the registries that find them by name.
 
 A record holds plain data, and the class that does the work as text, so that a spec is read and
 checked without torch. Adding one is adding a file: a registry finds every module of its package.
@@ -17,7 +17,7 @@ from slm_lab.spec.block import Block
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What every record states: its names, its spec class, and where its implementation is."""
+    """Base of all records: names, spec class, and where the implementation is."""
 
     name: str  # as a spec writes it
     aliases: tuple[str, ...] = ()  # other names
@@ -35,7 +35,7 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 class Registry(Mapping[str, RecordT]):
-    """Name -> record, for every record in the `RECORDS` of the modules of one package.
+    """Mapping from names to the records in `RECORDS` of all modules of one package.
 
     Iterating gives each record's own name, in the order of the records. Looking up also takes
     aliases and, with `any_spelling`, names whose case, `-`, `_` or spaces differ.

@@ -60,7 +60,7 @@ prints a spec with every default written out.
 
 
 def reference_page() -> str:
-    """The page in Markdown."""
+    """Write the page in Markdown."""
     return "\n".join(_lines()) + "\n"
 
 
@@ -180,7 +180,7 @@ def _table(block: Schema, only: list[str] | None = None, unstated: str = "{}") -
 
 
 def _kind(schema: Schema) -> str:
-    """What may be written, in a word or two."""
+    """Describe the values that a key takes in a word or two."""
     if "const" in schema:
         return _value(schema["const"])
     if "enum" in schema:

@@ -1,4 +1,4 @@
-"""A run folder from outside: its name, and which spec files it holds.
+"""Names of run folders and of the spec files in them.
 
 A folder may come from anywhere, ours or the original's. Names are read off its files and never off
 what the files say. `slm_lab.runs.files` reads and writes the files themselves.
@@ -14,11 +14,11 @@ SPEC_FILE = re.compile(r"(?P<name>.+?)(_t(?P<trial>\d{1,6}))?_spec\.(json|yaml|y
 
 
 class RunFolderError(ValueError):
-    """A run folder that cannot be used as asked: the message names the file and the way out."""
+    """Error about an unusable run folder; the message names the file and the fix."""
 
 
 def spec_files(folder: Path) -> tuple[str, Mapping[int | None, Path]]:
-    """The name of the run, and its spec files by trial; None is the run's own."""
+    """Read the name of a run off its files, and its spec files by trial; None is the run's own."""
     files = {match: path for path in listed(folder) if (match := SPEC_FILE.fullmatch(path.name))}
     if not files:
         raise RunFolderError(
@@ -34,7 +34,7 @@ def spec_files(folder: Path) -> tuple[str, Mapping[int | None, Path]]:
 
 
 def listed(folder: Path) -> list[Path]:
-    """What a folder holds, by name; nothing if there is none, or it cannot be read."""
+    """List a folder by name; nothing if there is none, or it cannot be read."""
     try:
         return sorted(folder.iterdir())
     except OSError:

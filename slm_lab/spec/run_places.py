@@ -1,4 +1,4 @@
-"""Folders that hold runs, told by their layout: no code and no settings are taken from below them.
+"""Recognise folders that hold runs: no code and no settings are taken from below them.
 
 A run folder may have come from anywhere. `pull` writes its files and nothing else, so whatever lies
 below it was chosen by whoever shared it, Python files and `.env` included.

@@ -45,13 +45,13 @@ class Spec(Block):
     _tree: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
-        """Whether two specs mean the same, however much of it is written out."""
+        """Compare values, whether an author wrote them or left them to defaults."""
         return isinstance(other, Spec) and self.__dict__ == other.__dict__
 
     __hash__ = Block.__hash__
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as plain JSON data; loading it again gives an equal Spec.
+        """Return the spec as plain JSON data; loading it again gives an equal Spec.
 
         Blocks that were left out are written out, so that a saved spec means the same under other
         defaults; all else is as its author spelled it.
@@ -59,7 +59,7 @@ class Spec(Block):
         return copy.deepcopy(self._tree)
 
     def resolved(self) -> dict[str, Any]:
-        """`to_dict` with the value of every key that has a default."""
+        """Return `to_dict` with the value of every key that has a default."""
         tree = self.to_dict()
         agent, built = tree["agent"], self.agent
         _write_defaults(agent["algorithm"], built.algorithm)
@@ -74,7 +74,7 @@ class Spec(Block):
         return tree
 
     def with_values(self, values: Mapping[str, Any]) -> Spec:
-        """A validated copy with values written at dotted paths: `{"env.num_envs": 8}`."""
+        """Make a validated copy with values written at dotted paths: `{"env.num_envs": 8}`."""
         tree = copy.deepcopy(self._given)
         problems = [
             problem
@@ -86,7 +86,7 @@ class Spec(Block):
         return build_spec(tree, self.name)[0].with_origin(self.origin)
 
     def renamed(self, name: str) -> Spec:
-        """A copy under another name."""
+        """Make a copy under another name."""
         return build_spec(self.to_dict(), name)[0].with_origin(self.origin)
 
     @property
@@ -96,14 +96,14 @@ class Spec(Block):
         return self.env.origin
 
     def with_origin(self, origin: SpecOrigin | None) -> Spec:
-        """A copy that may have no other modules imported than the origin is trusted with."""
+        """Make a copy that may import only the modules that the origin is trusted with."""
         env = self.env.model_copy()
         env._origin = origin
         return self.model_copy(update={"env": env})
 
 
 def build_spec(tree: Mapping[str, Any], name: str, source: str = "") -> tuple[Spec, list[str]]:
-    """The Spec of a plain tree, with its warnings; SpecError with every problem found."""
+    """Build the Spec of a plain tree and list its warnings; SpecError with every problem found."""
     findings = Findings()
     plain = _plain({**tree, "name": name})
     try:
@@ -161,7 +161,7 @@ def _indexes(node: Any, part: str) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Lists for tuples, dicts for mappings: what JSON gives back."""
+    """Convert tuples to lists and mappings to dicts, as JSON would."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

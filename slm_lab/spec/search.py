@@ -25,7 +25,7 @@ DISTRIBUTIONS = {
 
 
 def flatten_search(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, arguments) of a search block written flat, nested, or both."""
+    """List (dotted key, arguments) of a search block written flat, nested, or both."""
     for key, value in tree.items():
         path = f"{prefix}.{key}" if prefix else key
         if isinstance(value, Mapping) and "__" not in key:
@@ -35,13 +35,13 @@ def flatten_search(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[
 
 
 def split_search_key(key: str) -> tuple[str, str]:
-    """`agent.net.hid_layers__choice` -> (`agent.net.hid_layers`, `choice`)."""
+    """Split `agent.net.hid_layers__choice` into (`agent.net.hid_layers`, `choice`)."""
     path, _, distribution = key.rpartition("__")
     return path, distribution
 
 
 def check_search(search: Mapping[str, Any], tree: Mapping[str, Any], findings: Findings) -> None:
-    """Findings keys without a distribution, arguments it cannot take, and paths not in the spec."""
+    """Report keys without a distribution, arguments it cannot take, and paths not in the spec."""
     absent = []
     for key, arguments in search.items():
         path, distribution = split_search_key(key)

@@ -1,4 +1,4 @@
-"""From the bytes of a spec file to a plain tree: JSON and YAML, numbers, and hostile input.
+"""Parse JSON and YAML spec files into plain trees, with limits against hostile input.
 
 Whatever the bytes, the answer is a tree of JSON types or a `TextError` with one sentence; size,
 depth and the expansion of YAML aliases are bounded, so that reading takes moments.
@@ -31,7 +31,7 @@ _TEXT_KEYS = re.compile(
 
 
 class TextError(Exception):
-    """Text that is no spec file, and why."""
+    """Error about text that is no spec file; the message says why."""
 
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ else:
 
 
 class _Loader(_SafeLoader):
-    """Safe YAML without dates, which no spec holds and JSON does not know."""
+    """Loader of safe YAML without dates, which no spec holds and JSON does not know."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -52,7 +52,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def decode(data: bytes) -> str:
-    """The text of a spec file."""
+    """Decode the bytes of a spec file."""
     if len(data) > MAX_BYTES:
         raise TextError(f"larger than {MAX_BYTES:,} bytes; a spec file is a few thousand")
     try:
@@ -62,7 +62,7 @@ def decode(data: bytes) -> str:
 
 
 def parse(text: str, *, is_json: bool) -> Any:
-    """The tree of a text: mappings with string keys, lists, strings, numbers, true, false, null."""
+    """Parse a text into mappings with string keys, lists, strings, numbers, true, false, null."""
     try:
         tree = _parse_json(text) if is_json else _parse_yaml(text)
     except TextError:
@@ -83,12 +83,12 @@ def parse(text: str, *, is_json: bool) -> Any:
 
 
 def check_json(tree: Any) -> None:
-    """TextError unless the tree holds finite JSON values only, and not too many."""
+    """Raise TextError unless a tree holds finite JSON values only, and not too many."""
     _check(tree, "", 0, [0])
 
 
 def number(text: str) -> int | float | None:
-    """The number that a text spells, in JSON's or YAML's way; None for other text."""
+    """Convert a text that spells a number in JSON's or YAML's way; None for other text."""
     if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
         return None
     if re.fullmatch(r"[+-]?\d+", text):
@@ -98,7 +98,7 @@ def number(text: str) -> int | float | None:
 
 
 def coerce_numbers(tree: Any, key: str = "") -> Any:
-    """The tree with numbers for text that spells one: YAML reads `1e-3` as text."""
+    """Replace text that spells a number by the number: YAML reads `1e-3` as text."""
     if isinstance(tree, dict):
         return {k: coerce_numbers(value, k) for k, value in tree.items()}
     if isinstance(tree, list):
@@ -144,7 +144,7 @@ def _parse_yaml(text: str) -> Any:
 
 
 def _check_events(text: str) -> None:
-    """Events come without recursion, so depth is bounded before anything recursive runs."""
+    """Bound the depth; events come without recursion, before anything recursive runs."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
         if count > MAX_NODES:
@@ -158,7 +158,7 @@ def _check_events(text: str) -> None:
 
 
 def _expanded_size(node: yaml.Node, sizes: dict[int, int], open_nodes: set[int]) -> int:
-    """Nodes that a YAML node stands for once its aliases are written out."""
+    """Count the nodes of a YAML node once its aliases are written out."""
     if id(node) in sizes:
         return sizes[id(node)]
     if id(node) in open_nodes:
@@ -213,7 +213,7 @@ def _check(tree: Any, path: str, depth: int, count: list[int]) -> None:
 
 
 def unfilled(tree: Any, path: str = "") -> list[tuple[str, str]]:
-    """(path, placeholder) of every `${...}` left in a tree."""
+    """List (path, placeholder) of every `${...}` left in a tree."""
     found: list[tuple[str, str]] = []
     children: list[tuple[Any, Any]] = []
     if isinstance(tree, dict):
@@ -231,7 +231,7 @@ def unfilled(tree: Any, path: str = "") -> list[tuple[str, str]]:
 
 
 def fill(text: str, key: str, value: str) -> str:
-    """`${key}` replaced in raw text: a number also takes the double quotes around it.
+    """Replace `${key}` in raw text; a number also replaces the double quotes around it.
 
     TextError if the text would outgrow a file: values may hold placeholders, and so double.
     """

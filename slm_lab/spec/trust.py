@@ -1,4 +1,4 @@
-"""Modules that the user trusts: what a spec from a run folder may have imported.
+"""Trusted modules: those that a spec from a run folder may import.
 
 Trusted is what a flag or the variable SLM_LAB_TRUST names, and what was trained with here before.
 The latter is kept outside of run folders, in a file of the user's own: `run` of a spec that he has
@@ -31,7 +31,7 @@ MAX_BYTES = 1_000_000
 
 
 def named_modules(spec: Spec) -> dict[str, str]:
-    """Module -> key of every module that a spec names, those that its search may choose too."""
+    """Map every module that a spec or its search names to the key that names it."""
     named: dict[str, str] = {}
     for key in MODULE_KEYS:
         named.setdefault(_module_at(spec.to_dict(), key.split(".")), key)
@@ -60,7 +60,7 @@ def admit_modules(spec: Spec) -> None:
 
 
 def origin_of(spec: Spec, file: Path, trust: Collection[str]) -> SpecOrigin:
-    """The origin of a spec that was read from a file below a run folder.
+    """Make the origin of a spec that was read from a file below a run folder.
 
     Of the modules that it names it is granted those in `trust`, in SLM_LAB_TRUST, and those that
     the user has trained with before.
@@ -75,7 +75,7 @@ def origin_of(spec: Spec, file: Path, trust: Collection[str]) -> SpecOrigin:
 
 
 def trusted_modules(spec: Spec) -> frozenset[str]:
-    """What a spec may have imported: all that it names, if it is the user's own."""
+    """Modules that a spec may import: all that it names, if it is the user's own."""
     return frozenset(named_modules(spec)) if spec.origin is None else spec.origin.trusted
 
 
@@ -98,7 +98,7 @@ def _remember(module: str) -> None:
 
 
 def _remembered() -> Iterator[tuple[str, str]]:
-    """(module, file) of every good line; a bad one trusts nothing."""
+    """Read (module, file) of every valid line; others are skipped."""
     try:
         with open(trust_file(), encoding="utf-8", errors="replace") as record:
             lines = record.read(MAX_BYTES).splitlines()
@@ -113,7 +113,7 @@ def _remembered() -> Iterator[tuple[str, str]]:
 
 
 def _file_of(module: str) -> str:
-    """The file that a name leads to now, with links followed; empty if to none."""
+    """Find the file that a module name leads to now, with links followed; empty if none."""
     found = find_module(module)
     return str(found.file.resolve()) if found is not None and found.file is not None else ""
 

@@ -1,4 +1,4 @@
-"""Specs of SLM Lab v4 in today's shape: one agent, one env, no `body`, ids that still exist.
+"""Convert specs of SLM Lab v4: one agent, one env, no `body`, ids that still exist.
 
 Nothing here decides whether the result is a good spec; building it does. A change that alters
 what is trained (another env id, a key without a counterpart) is told, one line each.
@@ -10,7 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.env import current_env_id
+from slm_lab.spec.memory import MEMORIES
 
 _Tree = dict[str, Any]
 
@@ -29,23 +31,8 @@ _MUJOCO = (
 )
 _MUJOCO_ID = re.compile(rf"(?:Roboschool)?({_MUJOCO})(?:BulletEnv)?-v[0-4]")
 
-# Memories that differed only in how they stored images or stacked frames.
-_MEMORIES = {
-    "AtariReplay": "Replay",
-    "ConcatReplay": "Replay",
-    "ImageReplay": "Replay",
-    "StackReplay": "Replay",
-    "SILReplay": "Replay",
-    "AtariPrioritizedReplay": "PrioritizedReplay",
-    "OnPolicyAtariReplay": "OnPolicyReplay",
-    "OnPolicyConcatReplay": "OnPolicyReplay",
-    "OnPolicyImageReplay": "OnPolicyReplay",
-    "OnPolicySeqReplay": "OnPolicyReplay",
-    "OnPolicyStackReplay": "OnPolicyReplay",
-    "OnPolicyAtariBatchReplay": "OnPolicyBatchReplay",
-    "OnPolicyConcatBatchReplay": "OnPolicyBatchReplay",
-    "OnPolicySeqBatchReplay": "OnPolicyBatchReplay",
-}
+# Words in names of memories that differed only in how they stored images or stacked frames.
+_STORAGE = re.compile("Atari|Concat|Image|Seq|Stack|SIL")
 _RENAMED = {
     "agent.algorithm": {
         "training_batch_epoch": "training_batch_iter",
@@ -53,8 +40,6 @@ _RENAMED = {
     },
     "env": {"max_tick": "max_frame", "normalize_state": "normalize_obs", "max_timestep": "max_t"},
 }
-# Of the DQN family in v4; for PPO the same word has meant passes over a rollout ever since.
-_TRAINS_IN_EPOCHS = ("SARSA", "VanillaDQN", "DQNBase", "DQN", "DoubleDQN", "SoftActorCritic", "SIL")
 _GONE = {
     "agent.memory": ("concat_len", "stack_len", "atari"),
     "env": ("image_downsize", "image_grayscale", "num"),
@@ -80,7 +65,7 @@ def is_v4(tree: Any) -> bool:
 
 
 def upgrade_spec(tree: Mapping[str, Any]) -> tuple[_Tree, list[str]]:
-    """A v4 spec in today's shape, and what to know about the differences."""
+    """Convert a v4 spec, and list the changes that its author should know about."""
     notes: list[str] = []
     spec = dict(tree)
     for gone in ("body", "spec_params"):
@@ -100,7 +85,7 @@ def upgrade_spec(tree: Mapping[str, Any]) -> tuple[_Tree, list[str]]:
 
 
 def _only(value: Any, block: str, notes: list[str]) -> Any:
-    """The first of a list of agents or envs, copied; v4 had no other use for the rest here."""
+    """Copy the first of a list of agents or envs; one spec is one agent now."""
     if isinstance(value, list):
         if len(value) > 1:
             notes.append(f"{block}: only the first of {len(value)} is kept; one spec is one agent")
@@ -113,12 +98,20 @@ def _upgrade_agent(agent: _Tree, notes: list[str]) -> _Tree:
         if isinstance(agent.get(block), Mapping):
             agent[block] = _renamed(dict(agent[block]), f"agent.{block}", notes)
     algorithm, memory = agent.get("algorithm"), agent.get("memory")
-    if isinstance(algorithm, dict) and algorithm.get("name") in _TRAINS_IN_EPOCHS:
+    if isinstance(algorithm, dict) and _counts_batches(algorithm.get("name")):
         _rename(algorithm, "training_epoch", "training_iter", "agent.algorithm", notes)
-    if isinstance(memory, dict) and memory.get("name") in _MEMORIES:
-        found, memory["name"] = memory["name"], _MEMORIES[memory["name"]]
-        notes.append(f"agent.memory.name: {found} is now {memory['name']}")
+    if isinstance(memory, dict) and isinstance(found := memory.get("name"), str):
+        new = _STORAGE.sub("", found)
+        if found not in MEMORIES and new in MEMORIES:
+            memory["name"] = new
+            notes.append(f"agent.memory.name: {found} is now {new}")
     return agent
+
+
+def _counts_batches(algorithm: Any) -> bool:
+    """Whether v4's `training_epoch` counts batches; PPO's has always been passes over a rollout."""
+    info = ALGORITHMS.find(algorithm)
+    return info is not None and "training_epoch" not in info.spec_class.model_fields
 
 
 def _upgrade_env(env: _Tree, notes: list[str]) -> _Tree:
@@ -132,7 +125,7 @@ def _upgrade_env(env: _Tree, notes: list[str]) -> _Tree:
 
 
 def _without_atari_keys(env: _Tree, notes: list[str]) -> _Tree:
-    """Frame stacking and reward signs are fixed for Atari; elsewhere a sign is a clip."""
+    """Remove keys of Atari's fixed preprocessing; for other envs the sign of a reward is a clip."""
     if str(env["name"]).startswith("ALE/"):
         given = [key for key in _ATARI_DOES if env.pop(key, None) is not None]
         if given:
@@ -163,7 +156,7 @@ def _upgrade_meta(meta: _Tree, notes: list[str]) -> _Tree:
 
 
 def _upgrade_search(search: _Tree, notes: list[str]) -> _Tree:
-    """Lists become their first entry, and a grid becomes a choice among the same values."""
+    """Replace lists by their first entry, and a grid by a choice among the same values."""
     result: _Tree = {}
     for key, value in search.items():
         if key.endswith("__grid_search"):

@@ -8,12 +8,12 @@ ALGORITHMS: Registry[AlgorithmInfo] = Registry(__name__, __path__, any_spelling=
 
 
 def algorithm_label(algorithm: str, memory: str = "") -> str:
-    """The label of an algorithm in tables and legends, such as `DDQN+PER`; unknown names stay."""
+    """Label an algorithm for tables and legends, such as `DDQN+PER`; unknown names stay."""
     info, stored = ALGORITHMS.find(algorithm), MEMORIES.find(memory)
     return (info.label if info else algorithm) + (stored.label_suffix if stored else "")
 
 
 def algorithm_with_label(label: str) -> AlgorithmInfo | None:
-    """The first record with a label, whatever its memory adds; None for an unknown one."""
+    """Find the first record with a label, whatever the memory adds; None for an unknown one."""
     own = label.partition("+")[0]
     return next((info for info in ALGORITHMS.values() if info.label == own), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -11,16 +10,14 @@ from slm_lab.spec.algorithm.base import (
     AlgorithmInfo,
     Defaults,
     DiscountedSpec,
+    OnPolicySpec,
     Pace,
     ScheduleSpec,
     Style,
     Tree,
     mlp,
-    one_update_per_episode,
-    pace_of_steps,
 )
 from slm_lab.spec.block import Count, CountOrZero, Flag, Fraction, NonNegative
-from slm_lab.spec.memory.base import MemoryKind
 
 if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec
@@ -50,13 +47,24 @@ AdvantageScaling = Annotated[
 ]
 
 
-class ActorCriticKeys(DiscountedSpec):
+class AdvantageKeys(DiscountedSpec):
+    """Keys that A2C and PPO share."""
+
+    entropy_coef_spec: ScheduleSpec | None = Field(
+        default=None, description="Schedule of the entropy bonus; null is none."
+    )
+    val_loss_coef: NonNegative = Field(default=1.0, description="Weight of the value loss.")
+    normalize_v_targets: Flag = Field(
+        default=False, description="Scale value targets by a running std."
+    )
+    normalize_advantages: AdvantageScaling = Field(
+        default="standardize", description="How advantages are scaled; true and false are accepted."
+    )
+
+
+class ActorCriticKeys(AdvantageKeys, OnPolicySpec):
     """Keys of A2C, alone and with self-imitation."""
 
-    training_frequency: Count = Field(
-        default=32,
-        description="Env steps between updates; episodes with OnPolicyReplay, 1 unless given.",
-    )
     lam: Fraction | None = Field(
         default=0.95,
         description="Lambda of GAE, as 0.95; null for num_step_returns, or whole-rollout returns.",
@@ -65,17 +73,7 @@ class ActorCriticKeys(DiscountedSpec):
         default=None,
         description="n of n-step returns when lam is null; replaces training_frequency.",
     )
-    entropy_coef_spec: ScheduleSpec | None = Field(
-        default=None, description="Schedule of the entropy bonus; null is none."
-    )
     policy_loss_coef: NonNegative = Field(default=1.0, description="Weight of the policy loss.")
-    val_loss_coef: NonNegative = Field(default=1.0, description="Weight of the value loss.")
-    normalize_v_targets: Flag = Field(
-        default=False, description="Scale value targets by a running std."
-    )
-    normalize_advantages: AdvantageScaling = Field(
-        default="standardize", description="How advantages are scaled; true and false are accepted."
-    )
     critic_iter: CountOrZero = Field(
         default=0, description="Extra gradient steps of the critic alone, on the same rollout."
     )
@@ -90,14 +88,10 @@ class ActorCriticKeys(DiscountedSpec):
             return {**data, "lam": None, "training_frequency": n_step}
         return data
 
-    @classmethod
-    def fill(cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
-        one_update_per_episode(tree, kind)
-
     def pace(self, spec: Spec) -> Pace:
         if spec.agent.memory_info.kind == "episodes":
-            return pace_of_steps(spec, self.training_frequency)
-        return pace_of_steps(spec, self.rollout_length, 1 + self.critic_iter)
+            return super().pace(spec)
+        return Pace(self.rollout_length * spec.env.num_envs, 1 + self.critic_iter)
 
     @property
     def rollout_length(self) -> int:
@@ -122,7 +116,6 @@ RECORDS = (
         style=Style("green", "D"),
         order=40,
         memories=frozenset({"rollout", "episodes"}),
-        actions=frozenset({"discrete", "multi_discrete", "multi_binary", "continuous"}),
         critic="keys",
         privileged_critic=True,
         columns=("entropy_coef",),

@@ -1,14 +1,14 @@
-"""What algorithms share: the base spec class, the record, schedules, defaults, common checks."""
+"""Base spec class and record of algorithms, with the schedules and checks that they share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import Field, model_validator
 
-from slm_lab.spec.block import Block, CountOrZero, Findings, Fraction, Number, invalid, shown
+from slm_lab.spec.block import Block, Count, CountOrZero, Findings, Fraction, Number, invalid, shown
 from slm_lab.spec.memory.base import MemoryKind
 from slm_lab.spec.record import Record
 
@@ -35,7 +35,7 @@ ActionPdType = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How an algorithm alternates between acting and learning."""
+    """Alternation of an algorithm between acting and learning."""
 
     frames: int  # between updates; with whole_episodes, episodes between updates
     gradient_steps: int  # per update
@@ -71,8 +71,28 @@ class DiscountedSpec(AlgorithmSpec):
     )
 
 
+class OnPolicySpec(DiscountedSpec):
+    """Keys of algorithms that learn once from each few steps, or episodes, of experience."""
+
+    training_frequency: Count = Field(
+        default=32,
+        description="Env steps between updates; episodes with OnPolicyReplay, 1 unless given.",
+    )
+
+    @classmethod
+    def fill(cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
+        super().fill(tree, kind, env)
+        if kind == "episodes" and tree.get("training_frequency") is None:
+            tree["training_frequency"] = 1
+
+    def pace(self, spec: Spec) -> Pace:
+        if spec.agent.memory_info.kind == "episodes":
+            return Pace(self.training_frequency, 1, whole_episodes=True)
+        return Pace(self.training_frequency * spec.env.num_envs, 1)
+
+
 class Style(NamedTuple):
-    """How graphs draw an algorithm: a colour of analysis/style.py, and matplotlib's marker."""
+    """Look of an algorithm in graphs: a colour of analysis/style.py, and matplotlib's marker."""
 
     color: str
     marker: str
@@ -90,14 +110,14 @@ class Defaults:
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmInfo(Record):
-    """Everything that other packages ask about an algorithm."""
+    """Record of an algorithm: all that other packages ask about it."""
 
     spec_class: type[AlgorithmSpec]
     label: str  # in tables and legends
     style: Style
     per_style: Style | None = None  # with prioritized replay, where that looks different
     memories: frozenset[MemoryKind]  # that it can learn from
-    actions: frozenset[ActionKind]
+    actions: frozenset[ActionKind] = frozenset(get_args(ActionKind))
     # Where a spec describes the critic's net: nowhere, by `critic_` keys, or in `agent.critic_net`.
     critic: Literal["none", "keys", "block"] = "none"
     learns: bool = True
@@ -149,7 +169,7 @@ class ScheduleSpec(Block):
 
 
 def mlp(widths: list[int], activation: str, lr: float, **keys: Any) -> Tree:
-    """A block `net` of fully connected layers, trained by Adam."""
+    """Write a block `net` of fully connected layers, trained by Adam."""
     return {
         "type": "MLPNet",
         "hid_layers": widths,
@@ -157,19 +177,6 @@ def mlp(widths: list[int], activation: str, lr: float, **keys: Any) -> Tree:
         "optim_spec": {"name": "Adam", "lr": lr},
         **keys,
     }
-
-
-def one_update_per_episode(tree: Tree, kind: MemoryKind | None) -> None:
-    """Learn after each episode where whole episodes are kept and no frequency is given."""
-    if kind == "episodes" and tree.get("training_frequency") is None:
-        tree["training_frequency"] = 1
-
-
-def pace_of_steps(spec: Spec, steps: int, gradient_steps: int = 1) -> Pace:
-    """Updates every `steps` env steps; with a memory of whole episodes, every `steps` episodes."""
-    if spec.agent.memory_info.kind == "episodes":
-        return Pace(steps, gradient_steps, whole_episodes=True)
-    return Pace(steps * spec.env.num_envs, gradient_steps)
 
 
 def batches_per_call(spec: Spec) -> int:

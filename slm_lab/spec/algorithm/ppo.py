@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from slm_lab.spec.algorithm.a2c import ACTOR_CRITIC, AdvantageScaling
+from slm_lab.spec.algorithm.a2c import ACTOR_CRITIC, AdvantageKeys
 from slm_lab.spec.algorithm.base import (
     AlgorithmInfo,
     Defaults,
-    DiscountedSpec,
     Pace,
     ScheduleSpec,
     Style,
@@ -19,7 +18,7 @@ from slm_lab.spec.algorithm.base import (
     mlp,
     warn_if_never,
 )
-from slm_lab.spec.block import Count, Findings, Flag, Fraction, NonNegative
+from slm_lab.spec.block import Count, Findings, Flag, Fraction
 from slm_lab.spec.memory.base import MemoryKind
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ ROLLOUT = 2048
 PPO_NET = mlp([64, 64], "tanh", 3e-4, **ACTOR_CRITIC)
 
 
-class PPOKeys(DiscountedSpec):
+class PPOKeys(AdvantageKeys):
     """Keys of PPO, alone and with self-imitation."""
 
     lam: Fraction = Field(default=0.95, description="Lambda of GAE, 0 to 1.")
@@ -44,20 +43,10 @@ class PPOKeys(DiscountedSpec):
     )
     training_epoch: Count = Field(default=10, description="Passes over each rollout.")
     minibatch_size: Count = Field(default=64, description="Transitions per gradient step.")
-    entropy_coef_spec: ScheduleSpec | None = Field(
-        default=None, description="Schedule of the entropy bonus; null is none."
-    )
-    val_loss_coef: NonNegative = Field(default=1.0, description="Weight of the value loss.")
-    normalize_v_targets: Flag = Field(
-        default=False, description="Scale value targets by a running std."
-    )
     clip_vloss: Flag = Field(
         default=False, description="Clip the value's change by the clip range."
     )
     symlog: Flag = Field(default=False, description="Compare values and targets in symlog space.")
-    normalize_advantages: AdvantageScaling = Field(
-        default="standardize", description="How advantages are scaled; true and false are accepted."
-    )
     recompute_advantages: Flag = Field(
         default=False, description="Recompute values and advantages before each epoch."
     )
@@ -125,7 +114,6 @@ RECORDS = (
         style=Style("blue", "o"),
         order=60,
         memories=frozenset({"rollout"}),
-        actions=frozenset({"discrete", "multi_discrete", "multi_binary", "continuous"}),
         critic="keys",
         privileged_critic=True,
         columns=("clip_eps", "entropy"),

@@ -30,7 +30,6 @@ RECORDS = (
         style=Style("grey", "."),
         order=1000,
         memories=frozenset({"rollout", "episodes", "replay"}),
-        actions=frozenset({"discrete", "multi_discrete", "multi_binary", "continuous"}),
         learns=False,
         defaults=Defaults({"name": "OnPolicyBatchReplay"}, {"type": "MLPNet", "hid_layers": []}),
     ),

@@ -39,7 +39,6 @@ def _record(net: Tree, **keys: Any) -> AlgorithmInfo:
     memory = {"name": "OnPolicyBatchReplay", "batch_size": 64, "max_size": 100_000}
     return AlgorithmInfo(
         implementation="slm_lab.agent.algorithm.sil:SelfImitation",
-        actions=frozenset({"discrete", "multi_discrete", "multi_binary", "continuous"}),
         critic="keys",
         imitates=True,
         defaults=Defaults(memory, net),

@@ -1,4 +1,4 @@
-"""What memories share: the base spec class and the record."""
+"""Base spec class and record of memories."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MemorySpec(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryInfo(Record):
-    """Everything that other packages ask about a memory.
+    """Record of a memory: all that other packages ask about it.
 
     `implementation` names what is called with (spec, spaces, pace, seed) and returns the memory.
     """

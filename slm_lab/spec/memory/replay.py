@@ -61,5 +61,5 @@ RECORDS = tuple(
 
 
 def replay(batch_size: int, max_size: int) -> dict[str, Any]:
-    """A block `memory` of a uniformly sampled replay."""
+    """Write a block `memory` of a uniformly sampled replay."""
     return {"name": "Replay", "batch_size": batch_size, "max_size": max_size}

@@ -1,4 +1,4 @@
-"""What nets share: the keys of every net type, the record, and names that torch knows as data."""
+"""Base spec class and record of nets, with the activations and initialisations of torch as data."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _activation(value: object) -> str:
 
 
 def _activations(value: object) -> object:
-    """One name for all heads, or one name or null for each."""
+    """Read one name for all heads, or one name or null for each."""
     if isinstance(value, list | tuple):
         return tuple(None if item is None else _activation(item) for item in value)
     return None if value is None else _activation(value)
@@ -196,7 +196,7 @@ class NetSpec(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class NetInfo(Record):
-    """Everything that other packages ask about a net.
+    """Record of a net: all that other packages ask about it.
 
     `implementation` names what is called with (spec, obs_shape, out_dims, log_std_dim) and returns
     the module; a recurrent one also takes `memory_at`.

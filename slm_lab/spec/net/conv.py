@@ -11,7 +11,7 @@ from slm_lab.spec.net.base import NetInfo, NetSpec, Widths
 
 
 def _conv_layers(value: object) -> object:
-    """Rows of [channels, kernel, stride, padding, dilation], the last three optional."""
+    """Read rows of [channels, kernel, stride, padding, dilation], the last three optional."""
     if not isinstance(value, list | tuple) or not value:
         raise invalid(f"found {shown(value)}; expected a list of rows such as [32, 8, 4, 0, 1]")
     return tuple(_conv_layer(row, index) for index, row in enumerate(value))
