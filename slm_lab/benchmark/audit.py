@@ -24,10 +24,10 @@ from slm_lab.benchmark.result import (
     read_result,
 )
 from slm_lab.benchmark.table import missing_plots, page_text
+from slm_lab.error import LabError
 from slm_lab.runs.provenance import is_same_code
 from slm_lab.runs.resume import spec_differences
-from slm_lab.runs.saved_run import RunFolderError, open_run
-from slm_lab.spec import SpecError
+from slm_lab.runs.saved_run import open_run
 
 CURVE_DIGITS = 1e-4  # the curve is kept with six digits
 
@@ -82,7 +82,7 @@ def audit_folder(folder: str | Path, manifest: Manifest) -> Iterator[str]:
             return
         row = row_of(run, manifest.rows)
         kept = gather(run, row)
-    except (ResultError, RunFolderError, SpecError) as error:
+    except LabError as error:
         yield str(error)
         return
     except (OSError, ValueError) as error:

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from slm_lab.error import LabError
 from slm_lab.spec import Spec, SpecError, load_spec
 from slm_lab.spec.catalog import listed_env, target_score
 
@@ -36,7 +37,7 @@ ALGORITHMS = {
 }
 
 
-class ManifestError(ValueError):
+class ManifestError(LabError):
     """A manifest that cannot be used; the message names the file and the row."""
 
 

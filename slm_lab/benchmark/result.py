@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from slm_lab.benchmark.plot import plot_sessions
-from slm_lab.spec import Spec, SpecError, load_spec
+from slm_lab.error import LabError
+from slm_lab.spec import Spec, load_spec
 
 RESULT, CURVE, SPEC, PLOT = "result.json", "curve.csv", "spec.json", "plot.png"
 
 
-class ResultError(ValueError):
+class ResultError(LabError):
     """Results that cannot be read, or made of a run folder; the message says which and why."""
 
 
@@ -120,7 +121,7 @@ def read_result(folder: Path) -> Kept | None:
         spec = load_spec(path)
         path = folder / CURVE
         curve = pd.read_csv(path, index_col="frame").astype("float64")
-    except (OSError, ValueError, ValidationError, SpecError) as error:
+    except (OSError, ValueError, LabError) as error:
         reason = str(error).splitlines()[0]
         raise ResultError(
             f"{path}: cannot be read ({reason}). Collect it again from its run folder."

@@ -11,12 +11,13 @@ from pathlib import Path
 from slm_lab.analysis.tables import read_session
 from slm_lab.benchmark.manifest import Row
 from slm_lab.benchmark.result import Kept, read_result
+from slm_lab.error import LabError
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.lock import is_held, lock_holders
 from slm_lab.runs.provenance import read_sittings
 from slm_lab.runs.resume import spec_differences, unfinished_sessions
-from slm_lab.runs.saved_run import RunFolderError, open_run
-from slm_lab.spec import Spec, SpecError
+from slm_lab.runs.saved_run import open_run
+from slm_lab.spec import Spec
 
 TIMESTAMP = r"\d{4}_\d\d_\d\d_\d{6}(_\d+)?"
 
@@ -101,7 +102,7 @@ def _runs(spec: Spec, folders: Sequence[Path]) -> Iterator[RunLayout]:
     for folder in folders:
         try:
             run = open_run(folder, trial=0)
-        except (RunFolderError, SpecError):
+        except LabError:
             continue
         is_search = run.layout.search_dir().exists()
         same_name = run.layout.name == spec.name

@@ -6,6 +6,8 @@ import io
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from slm_lab.error import LabError
+
 MAX_BYTES = 100_000
 
 # All that is taken from the file. Other variables of a process decide which programs it starts and
@@ -34,7 +36,7 @@ SETTINGS = frozenset(
 )
 
 
-class DotenvError(ValueError):
+class DotenvError(LabError):
     """A line of `.env` that cannot be read. The message never repeats it: it may be a token."""
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slm_lab.cli.options import BAD_INPUT
+from slm_lab.error import LabError
 
 if TYPE_CHECKING:
     from slm_lab.hub.transfer import Progress, Transfer
@@ -133,8 +134,7 @@ def _each(
     names: list[str], work: Callable[[str, Progress], Transfer], done: str, *, into: str
 ) -> None:
     """Every folder gets its turn; those that did not work are named, and the command fails."""
-    from slm_lab.hub.error import NotAllowed, RemoteError
-    from slm_lab.runs.lock import LockedError
+    from slm_lab.hub.error import NotAllowed
 
     failed = 0
     for name in names:
@@ -143,7 +143,7 @@ def _each(
                 transfer = work(name, progress)
         except NotAllowed:
             raise  # the next one would fare no better
-        except (RemoteError, LockedError) as error:
+        except LabError as error:
             failed += 1
             typer.echo(f"{type(error).__name__}: {error}", err=True)
             continue

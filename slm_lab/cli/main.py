@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slm_lab.cli import benchmark, cloud, doctor, graphs, hub, page, replay, runs, specs
-from slm_lab.cli.options import BAD_INPUT, FAILED, Sets, Trust, printable
+from slm_lab.cli.guard import guarded
+from slm_lab.cli.options import FAILED, Sets, Trust, printable
 
 if TYPE_CHECKING:
     from slm_lab.analysis.experiment import SearchMetrics
@@ -25,21 +26,6 @@ if TYPE_CHECKING:
 DEFAULT_SPEC_FILE = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
 DEFAULT_SPEC_NAME = "ppo_cartpole"
 SHOWN_TRIALS = 5
-OUR_ERRORS = (
-    "slm_lab.benchmark.manifest",
-    "slm_lab.benchmark.result",
-    "slm_lab.cli.dotenv",
-    "slm_lab.cloud.error",
-    "slm_lab.dashboard.report",
-    "slm_lab.dashboard.server",
-    "slm_lab.env.error",
-    "slm_lab.playback.export",
-    "slm_lab.runs.lock",
-    "slm_lab.hub.error",
-    "slm_lab.api.run",
-    "slm_lab.spec.error",
-    "slm_lab.spec.run_folder",
-)
 
 app = typer.Typer(
     help="SLM Lab: deep reinforcement learning from one spec file and one command.",
@@ -368,15 +354,10 @@ def main() -> None:
         from slm_lab.spec.error import SpecWarning
 
         warnings.simplefilter("always", SpecWarning)
-    try:
+    with guarded(arguments):
         if note := load_dotenv(Path(".env"), os.environ):
             typer.echo(note, err=True)
         app(arguments, prog_name="slm-lab")
-    except Exception as error:
-        if not _is_ours(error):
-            raise
-        code = FAILED if isinstance(error, RuntimeError) else BAD_INPUT
-        _fail(f"{type(error).__name__}: {error}", code)
 
 
 def retro_main() -> None:
@@ -393,16 +374,6 @@ def _known_words() -> set[str]:
     }
     groups = {group.name for group in app.registered_groups if group.name}
     return commands | groups | {"--help"}
-
-
-def _is_ours(error: Exception) -> bool:
-    """SpecError, EnvError and the like, without importing their rooms for every command."""
-    return type(error).__module__ in OUR_ERRORS
-
-
-def _fail(text: str, code: int = BAD_INPUT) -> None:
-    typer.echo(printable(text), err=True)
-    sys.exit(code)
 
 
 def _show_warning(

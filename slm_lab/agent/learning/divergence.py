@@ -8,9 +8,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from slm_lab.error import LabError
 
-class DivergenceError(RuntimeError):
+
+class DivergenceError(LabError, RuntimeError):
     """A metric or a parameter became infinite or NaN."""
+
+    exit_code = 1
 
     def __init__(self, frame: int, bad: Mapping[str, float], finite: Mapping[str, float]) -> None:
         self.frame = frame
