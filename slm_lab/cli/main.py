@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli import benchmark, cloud, doctor, graphs, hub, page, replay, runs, specs
+from slm_lab.cli import benchmark, cloud, doctor, envs, graphs, hub, page, replay, runs, specs
 from slm_lab.cli.guard import guarded
 from slm_lab.cli.options import FAILED, Sets, Trust, printable
 
@@ -33,8 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-env_app = typer.Typer(help="Look at environments.", no_args_is_help=True)
-app.add_typer(env_app, name="env")
+app.add_typer(envs.app, name="env")
 app.add_typer(benchmark.app, name="benchmark")
 app.command("enjoy")(replay.enjoy)
 app.command("eval")(replay.evaluate)
@@ -53,13 +52,6 @@ class Compile(StrEnum):
     auto = "auto"
     on = "on"
     off = "off"
-
-
-class Backend(StrEnum):
-    auto = "auto"
-    gymnasium = "gymnasium"
-    envpool = "envpool"
-    ale = "ale"
 
 
 @app.command()
@@ -223,49 +215,6 @@ def run(
         raise typer.Exit(FAILED)
     if mode == "dev":
         _print_next_steps(spec_file, spec_name)
-
-
-@env_app.command("check")
-def env_check(
-    env_id: Annotated[
-        str, typer.Argument(help="Env id, such as CartPole-v1 or my_module:MyEnv-v0.")
-    ],
-    num_envs: Annotated[int, typer.Option(min=1, help="Envs in the batch.")] = 4,
-    backend: Annotated[Backend, typer.Option(help="Engine that runs the env.")] = Backend.auto,
-) -> None:
-    """Check an env, and print its spaces, back-end and frames per second."""
-    from slm_lab.env import check_env
-    from slm_lab.spec import EnvSpec
-
-    tree = {"name": env_id, "num_envs": num_envs, "max_frame": 1, "backend": backend.value}
-    report = check_env(EnvSpec.model_validate(tree))
-    typer.echo(report.format())
-    if report.problems:
-        raise typer.Exit(FAILED)
-
-
-@env_app.command("baseline")
-def env_baseline(
-    env_id: Annotated[str, typer.Argument(help="Env id, such as CartPole-v1.")],
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of the envs and of the actions.")] = 0,
-    data_dir: Annotated[str, typer.Option(help="Folder of runs to keep the score in.")] = "data",
-) -> None:
-    """Measure what random actions score in an env, and keep it for the strength metrics."""
-    from slm_lab.analysis.metrics import save_random_baseline
-    from slm_lab.env.baseline import measure_random_policy
-    from slm_lab.spec import EnvSpec
-
-    spec = EnvSpec.model_validate({"name": env_id, "max_frame": 1})
-    score = measure_random_policy(spec, episodes=episodes, seed=seed)
-    assert score is not None, "without a time limit every episode is played"
-    path = Path(data_dir) / "random_baseline.json"
-    is_saved = save_random_baseline(path, env_id, score.mean, score.std)
-    spread = f"{score.mean:.2f} +- {score.std:.2f}"
-    typer.echo(f"{env_id}: random policy {spread} over {score.episodes} episodes")
-    if not is_saved:
-        raise typer.Exit(FAILED)
-    typer.echo(f"saved in {path}")
 
 
 def _print_outcome(metrics: TrialMetrics) -> None:
