@@ -1,4 +1,4 @@
-"""Graphs of several trials side by side: learning curves, and the statistics of `comparison`."""
+"""Graphs that compare trials: learning curves, and the statistics of `comparison`."""
 
 from __future__ import annotations
 

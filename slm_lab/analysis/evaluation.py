@@ -1,4 +1,4 @@
-"""Fresh episodes of a trial's saved agents, as a score that says how far it can be trusted."""
+"""Scores of a trial's saved agents over fresh episodes, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slm_lab.analysis.bootstrap import mean_interval
+from slm_lab.analysis.bootstrap import Interval, mean_interval
 from slm_lab.runs.files import write_atomic
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How graphs look: colours that everyone can tell apart, names and order of algorithms.
+"""Style of graphs: colours for every kind of colour vision, names and order of algorithms.
 
 Six colours are Okabe and Ito's; violet and brown were added so that all eight stay apart in
 simulated protanopia and deuteranopia, and against white and dark pages (tests/analysis/
@@ -53,7 +53,7 @@ class LineStyle:
 
 
 def algorithm_label(algorithm: str, memory: str = "") -> str:
-    """What plots call an algorithm of a spec: `DoubleDQN` with a prioritised replay is DDQN+PER."""
+    """Label of an algorithm in plots: `DoubleDQN` with a prioritised replay is DDQN+PER."""
     label = _LABELS.get(algorithm, algorithm)
     return "DDQN+PER" if label == "DDQN" and memory.startswith("Prioritized") else label
 
