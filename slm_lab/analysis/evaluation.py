@@ -55,7 +55,7 @@ class Evaluation:
 
 
 def summarize(returns: Mapping[int, Sequence[float]], *, path: Path, seed: int = 0) -> Evaluation:
-    """returns: session -> one return per episode. `seed` is that of the bootstrap."""
+    """Evaluation of returns per session and episode; `seed` is that of the bootstrap."""
     scores = {
         index: SessionScore(
             mean=statistics.fmean(episodes),
@@ -80,7 +80,7 @@ def summarize(returns: Mapping[int, Sequence[float]], *, path: Path, seed: int =
 def write_evaluation(
     evaluation: Evaluation, circumstances: Mapping[str, object], *, folder: Path | None = None
 ) -> None:
-    """Write it to its path in the run folder, which is by default the one above the file's."""
+    """Write an evaluation to its path; `folder` is the run folder, by default two levels above."""
     content = {**circumstances, **evaluation.to_json()}
     path = evaluation.path
     write_atomic(folder or path.parents[1], path, json.dumps(content, indent=2) + "\n")

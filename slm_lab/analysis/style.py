@@ -59,7 +59,7 @@ def algorithm_label(algorithm: str, memory: str = "") -> str:
 
 
 def legend_rank(label: str) -> tuple[int, str]:
-    """To sort labels by: known algorithms in their fixed order, then the others by name."""
+    """Sort key of labels: known algorithms in their fixed order, then the others by name."""
     known = list(_ALGORITHMS)
     return (known.index(label) if label in known else len(known), label)
 

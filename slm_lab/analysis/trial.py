@@ -18,7 +18,7 @@ from slm_lab.runs.layout import RunLayout
 
 @dataclass(frozen=True, slots=True)
 class TrialMetrics:
-    """The result of a trial: its headline numbers, its sessions' numbers, and where to look.
+    """The result of a trial: its metrics, those of its sessions, and its files.
 
     Numbers are means over sessions. `diverged` maps a session to how it broke down; one such
     session makes the means NaN. `failed` maps a session that crashed to its error; what it measured
@@ -46,7 +46,7 @@ class TrialMetrics:
         return {name: getattr(self, name) for name in TRIAL_SCALARS}
 
     def summary_line(self) -> str:
-        """The line that tools grep for."""
+        """All metrics in one line, which tools search the output for."""
         cells = (f"{name}:{_format_value(name, value)}" for name, value in self.scalars.items())
         return f"trial_metrics: {' | '.join(cells)}"
 

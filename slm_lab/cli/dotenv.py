@@ -43,8 +43,8 @@ class DotenvError(LabError):
 def load_dotenv(path: Path, environment: MutableMapping[str, str]) -> str:
     """Take the settings of a file that the shell has not set.
 
-    A file of a run folder, which may have come from anywhere, is not read. Returns a message for the
-    user about that, if any.
+    A file of a run folder, which may have come from anywhere, is not read; the returned message
+    says so to the user.
     """
     if not path.is_file():
         return ""

@@ -135,9 +135,7 @@ class PlaygroundVectorEnv:
         """`limit` counts decisions, each of `action_repeat` control steps."""
         self._program = program
         self._limit, self._repeat, self._full_reset = limit, action_repeat, full_reset
-        self._device = device
-        self.num_envs = num_envs
-        self.restorable = restorable
+        self.num_envs, self.restorable, self._device = num_envs, restorable, device
         obs_space = Cast((program.obs_size,), "float32")
         box = spaces.Box(-1.0, 1.0, (program.action_size,), np.float32)
         self._action_codec = action_codec(box)
@@ -171,8 +169,7 @@ class PlaygroundVectorEnv:
         with _exact(self._device) as jax:
             if self._running is None:
                 key = jax.vmap(jax.random.PRNGKey)(np.array(self._seeds, np.uint32))
-                # Bound to the device, as what comes through DLPack is: another mix of the two
-                # would be another program, and compiling takes long.
+                # Bound to the device, as arrays from DLPack are; otherwise JAX compiles again.
                 key = jax.device_put(key, self._device)
             else:
                 key = self._running.key
@@ -185,7 +182,10 @@ class PlaygroundVectorEnv:
         check_batch(action, self.num_envs)
         assert self._running is not None, "step before reset"
         with _exact(self._device):
-            taken = self._shared(action) if self._dlpack else self._decoded(action)
+            if self._dlpack:
+                taken: Any = self._shared(action)
+            else:
+                taken = self._action_codec.decode(on_host(action))
             self._running, outcome = self._program.step(
                 self._running, taken, self._limit, self._repeat
             )
@@ -264,15 +264,11 @@ class PlaygroundVectorEnv:
         self._final_obs[:] = obs
         return self._final_obs
 
-    def _decoded(self, action: Rows) -> np.ndarray:
-        return self._action_codec.decode(on_host(action))
-
     def _shared(self, action: Rows) -> jax.Array:
-        """Actions within the box, in memory that JAX reads and nobody else writes.
+        """Actions clipped to the box, in memory that only JAX uses.
 
-        On CUDA the two libraries have streams of their own. Passing an action on makes JAX's wait
-        for all that torch was told to do so far. So torch has read the old observations before
-        JAX uses their memory again.
+        On CUDA the two libraries have separate streams. Passing an action on makes the stream of
+        JAX wait for torch, which therefore has read the old observations before JAX reuses them.
         """
         tensor = torch.as_tensor(action, dtype=torch.float32, device=self.obs.device)
         return as_jax(tensor.clamp(-1.0, 1.0))
@@ -296,29 +292,7 @@ def _program(
     with jax.default_device(device):
         env = _load(name, {**dict(config), **({} if impl is None else {"impl": impl})})
 
-    def row(obs: Any) -> Any:
-        if not isinstance(obs, Mapping):
-            return obs
-        keys = ["state"] if "state" in obs else sorted(obs)
-        if privileged and "privileged_state" in obs:
-            keys = ["state", "privileged_state"]
-        return jp.concatenate([obs[key] for key in keys], -1)
-
-    def decide(state: Any, action: jax.Array, repeat: int) -> tuple[Any, jax.Array]:
-        """One decision of one env: (its state after, the sum of rewards)."""
-
-        def again(_: int, so_far: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
-            state, total = so_far
-            over = state.done > 0  # as it ended, it stays
-            after = env.step(state, action)
-            kept = jax.tree.map(lambda old, new: jp.where(over, old, new), state, after)
-            return kept, total + jp.where(over, 0.0, after.reward)
-
-        if repeat == 1:
-            after = env.step(state, action)
-            return after, after.reward
-        done: tuple[Any, jax.Array] = jax.lax.fori_loop(0, repeat, again, (state, jp.zeros(())))
-        return done
+    row = partial(_row, privileged=privileged)
 
     @partial(jax.jit)  # bare, it would be an untyped decorator where jax is not installed
     def reset(key: jax.Array) -> Running:
@@ -331,7 +305,7 @@ def _program(
         running: Running, action: jax.Array, limit: int, action_repeat: int
     ) -> tuple[Running, Outcome]:
         state = running.state.replace(done=jp.zeros_like(running.state.done))
-        state, reward = jax.vmap(partial(decide, repeat=action_repeat))(state, action)
+        state, reward = jax.vmap(partial(_decide, env, repeat=action_repeat))(state, action)
         decisions = running.decisions + 1
         terminated = state.done > 0
         truncated = (decisions >= limit) & ~terminated
@@ -362,6 +336,37 @@ def _program(
         obs_size=int(jax.eval_shape(row, shapes).shape[-1]),
         privileged=int(shapes["privileged_state"].shape[-1]) if has_more else 0,
     )
+
+
+def _row(obs: Any, *, privileged: bool) -> Any:
+    """Lay out an observation as one row, with the privileged part last if it is asked for."""
+    import jax.numpy as jp
+
+    if not isinstance(obs, Mapping):
+        return obs
+    keys = ["state"] if "state" in obs else sorted(obs)
+    if privileged and "privileged_state" in obs:
+        keys = ["state", "privileged_state"]
+    return jp.concatenate([obs[key] for key in keys], -1)
+
+
+def _decide(env: Any, state: Any, action: jax.Array, *, repeat: int) -> tuple[Any, jax.Array]:
+    """Take one decision in one env; returns its next state and the sum of rewards."""
+    import jax
+    import jax.numpy as jp
+
+    def again(_: int, so_far: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        state, total = so_far
+        over = state.done > 0  # an ended env keeps its state
+        after = env.step(state, action)
+        kept = jax.tree.map(lambda old, new: jp.where(over, old, new), state, after)
+        return kept, total + jp.where(over, 0.0, after.reward)
+
+    if repeat == 1:
+        after = env.step(state, action)
+        return after, after.reward
+    done: tuple[Any, jax.Array] = jax.lax.fori_loop(0, repeat, again, (state, jp.zeros(())))
+    return done
 
 
 def _where(ended: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
