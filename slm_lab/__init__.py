@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slm_lab.env.error import EnvError
     from slm_lab.env.make import make_env
     from slm_lab.env.vector import VectorEnv
+    from slm_lab.error import LabError
     from slm_lab.playback.saved_agent import load_agent
     from slm_lab.spec import Spec, SpecError, SpecWarning, load_spec
     from slm_lab.spec.run_folder import RunFolderError
@@ -34,6 +35,7 @@ _HOME = {
     "DivergenceError": "agent.learning.learner",
     "EnvError": "env.error",
     "Evaluation": "analysis.evaluation",
+    "LabError": "error",
     "Metrics": "types",
     "RunFolderError": "spec.run_folder",
     "RunOptions": "training.options",
@@ -60,6 +62,7 @@ __all__ = [
     "DivergenceError",
     "EnvError",
     "Evaluation",
+    "LabError",
     "Metrics",
     "RunFolderError",
     "RunOptions",

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from slm_lab.experiment.loop import Loop
+from slm_lab.experiment.play import play
 
 from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
-from slm_lab.experiment.loop import Loop
-from slm_lab.experiment.play import play
 from slm_lab.spec import Spec, spec_from_dict
 
 # Name -> algorithm, env, frames, mean return of 20 greedy episodes to be reached, more of the

@@ -19,6 +19,7 @@ NAMES = [
     "DivergenceError",
     "EnvError",
     "Evaluation",
+    "LabError",
     "Metrics",
     "RunFolderError",
     "RunOptions",

@@ -1,1 +1,1 @@
-"""Results on disk in; metrics, tables and plots out. Knows nothing of training or torch."""
+"""Metrics, tables and graphs from results on disk, without torch."""

@@ -1,5 +1,5 @@
-"""How far a score can be trusted: percentile bootstrap over episodes, over sessions, and over the
-sessions of several envs at once (stratified)."""
+"""Percentile bootstrap over episodes, over sessions, and over the sessions of several envs
+(stratified)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ RESAMPLES = 5_000
 LEVEL = 0.95
 CHUNK = 1_000_000  # numbers drawn at once
 
+Interval = tuple[float, float]  # low, high
+
 # Scores of one method: an array per env, of its runs along the last axis. Axes before it are
 # resamples, so that a statistic is evaluated on all of them at once.
 Strata = Sequence[np.ndarray]
@@ -23,7 +25,7 @@ def mean_interval(
     over: Literal["episodes", "sessions"],
     *,
     seed: int = 0,
-) -> tuple[float, float]:
+) -> Interval:
     """95 % interval of the mean over sessions of their mean return.
 
     `over="episodes"` redraws episodes within each session: how well these agents are measured.
@@ -46,7 +48,7 @@ def mean_interval(
 
 def stratified_interval(
     groups: Sequence[Strata], statistic: Statistic, *, seed: int = 0, resamples: int = RESAMPLES
-) -> tuple[float, float]:
+) -> Interval:
     """95 % interval of `statistic(*groups)`; see `stratified_samples`."""
     return _percentiles(stratified_samples(groups, statistic, seed=seed, resamples=resamples))
 
@@ -71,7 +73,7 @@ def stratified_samples(
     return np.concatenate(samples)
 
 
-def _percentiles(samples: np.ndarray) -> tuple[float, float]:
+def _percentiles(samples: np.ndarray) -> Interval:
     low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 

@@ -1,9 +1,9 @@
-"""Several trials side by side: what each scores in its env, how far that can be trusted, and which
-of two methods is better.
+"""Comparison of trials: scores per env with confidence intervals, and which method is better.
 
 A run's score is its `total_reward_ma` at the last frame that every trial of that env reached:
 returns are read on a common grid of frames, so that neither a longer budget nor denser logging is
-an advantage. A session that diverged scores as a random policy does; leaving it out would hide it.
+an advantage. A session that diverged has the score of a random policy: leaving it out would hide
+the failure.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from slm_lab.analysis import robust
-from slm_lab.analysis.bootstrap import Statistic, stratified_interval
+from slm_lab.analysis.bootstrap import Interval, Statistic, stratified_interval
 from slm_lab.analysis.curves import curve
 from slm_lab.analysis.metrics import MOVING_AVERAGE_WINDOW, divergence
-from slm_lab.analysis.robust import FEW_SEEDS, FEWEST_FOR_INTERVAL, Interval
+from slm_lab.analysis.robust import FEW_SEEDS, FEWEST_FOR_INTERVAL
 from slm_lab.analysis.saved_trial import SavedTrial
 from slm_lab.analysis.style import legend_rank
 
@@ -39,7 +39,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class MethodScore:
-    """What a method scores in one env, or over all; `optimality_gap` where 1 is the target."""
+    """Scores of a method in one env, or over all; `optimality_gap` where 1 is the target."""
 
     method: str
     algorithm: str
@@ -144,7 +144,7 @@ def compare(
 
 
 def method_names(trials: Sequence[SavedTrial]) -> list[str]:
-    """What each trial is called: its algorithm, with the spec's name where that is not enough."""
+    """Name of each trial: its algorithm, with the spec's name where two specs share it."""
     specs: dict[tuple[str, str], set[str]] = {}
     for trial in trials:
         specs.setdefault((trial.env, trial.algorithm), set()).add(trial.name)
@@ -158,7 +158,7 @@ def method_names(trials: Sequence[SavedTrial]) -> list[str]:
 def env_scores(
     trials: Sequence[SavedTrial], methods: Sequence[str]
 ) -> tuple[int, dict[str, np.ndarray], list[str]]:
-    """(frame of the comparison, scores of each method's seeds, what a reader should know)."""
+    """The frame of the comparison, the scores of each method's seeds, and notes for the reader."""
     frame = min(max(t["frame"].max() for t in trial.sessions.values()) for trial in trials)
     grid = _grid([table for trial in trials for table in trial.sessions.values()], frame)
     scores: dict[str, list[float]] = {method: [] for method in sorted(methods, key=legend_rank)}
@@ -193,7 +193,7 @@ def score_at(table: pd.DataFrame, grid: np.ndarray) -> float:
 
 
 def _grid(tables: Sequence[pd.DataFrame], frame: float) -> np.ndarray:
-    """The frames of the session that logged most seldom, of those that got as far as `frame`."""
+    """The frames of the session with the fewest rows among those that reached `frame`."""
     reached = [table["frame"].to_numpy() for table in tables if table["frame"].max() >= frame]
     frames = min((f[f <= frame] for f in reached), key=len)
     return frames if frames.size and frames[-1] == frame else np.append(frames, frame)

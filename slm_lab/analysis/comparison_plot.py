@@ -1,4 +1,4 @@
-"""Graphs of several trials side by side: learning curves, and the statistics of `comparison`."""
+"""Graphs that compare trials: learning curves, and the statistics of `comparison`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IMPROVEMENT_COLORS = "PuOr"  # two ends that every eye tells apart, white in the
 
 
 def graph_stem(title: str) -> str:
-    """A title as the beginning of a file name: `ALE/Pong-v5` is Pong-v5, `(Hard) X` is Hard_X."""
+    """Beginning of a file name for a title: `ALE/Pong-v5` is Pong-v5, `(Hard) X` is Hard_X."""
     stem = re.sub(r"[()]", "", title.rsplit("/", 1)[-1]).strip().replace(" ", "_").lstrip(".")
     if not stem:
         raise RunFolderError(
@@ -55,7 +55,7 @@ def plot_multi_trial(
     legend: bool = True,
     html: bool = False,
 ) -> list[Path]:
-    """The mean over sessions of every trial in one graph; returns the files written."""
+    """Draw the mean over sessions of every trial in one graph; returns the files written."""
     for trial in trials:
         if not all(has_axis(table, x) for table in trial.sessions.values()):
             raise RunFolderError(f"{trial.folder}: its tables have no {x.column}; use --x frame")
@@ -113,7 +113,7 @@ def _lines_view(lines: Sequence[Line], x: XAxis, smooth: bool, target: float | N
 
 
 def plot_comparison(found: Sequence[EnvComparison], output: Path, *, title: str) -> list[Path]:
-    """Intervals, performance profiles and improvements as PNG, all numbers as JSON."""
+    """Write intervals, performance profiles and improvements as PNG, all numbers as JSON."""
     output.mkdir(parents=True, exist_ok=True)
     stem = output / graph_stem(title)
     paths = {
@@ -136,7 +136,7 @@ def plot_comparison(found: Sequence[EnvComparison], output: Path, *, title: str)
 def plot_intervals(
     found: Sequence[EnvComparison], styles: Mapping[str, LineStyle], path: Path, *, title: str
 ) -> None:
-    """Each statistic of each method with its interval; one row of graphs per env."""
+    """Draw each statistic of each method with its interval, one row of graphs per env."""
     names = {"interquartile_mean": "IQM", "median": "median", "mean": "mean"}
     heights = [1.1 + 0.34 * len(comparison.methods) for comparison in found]
     figure = Figure(figsize=(9, sum(heights) + 0.4), dpi=DPI, layout="constrained")
@@ -159,7 +159,7 @@ def plot_intervals(
 def plot_profiles(
     found: Sequence[EnvComparison], styles: Mapping[str, LineStyle], path: Path, *, title: str
 ) -> None:
-    """The share of runs that score more than tau, against tau."""
+    """Draw the share of runs that score more than tau, against tau."""
     columns = min(2, len(found))
     count = -(-len(found) // columns)
     size = (7.5 if columns == 1 else 9, 4.2 if columns == 1 else 3.4 * count + 0.4)
@@ -196,7 +196,7 @@ def plot_profiles(
 
 
 def plot_improvements(found: Sequence[EnvComparison], path: Path, *, title: str) -> None:
-    """The chance that a run of one method beats a run of another, for every pair."""
+    """Draw the chance that a run of one method beats a run of another, for every pair."""
     found = [comparison for comparison in found if comparison.improvements]
     most = max(len(comparison.methods) for comparison in found)
     columns = 1 if most > 4 else min(2, len(found))
@@ -246,7 +246,7 @@ def _improvement_matrix(graph: Axes, comparison: EnvComparison) -> None:
 
 
 def _ink(probability: float) -> str:
-    """To be read on the colour of its cell."""
+    """Colour of the text in a cell of the matrix, which contrasts with the cell."""
     if np.isnan(probability):
         return GREY
     return "white" if abs(probability - 0.5) > 0.3 else "black"

@@ -1,4 +1,4 @@
-"""From session tables to learning curves: what is drawn against what, and the mean over sessions.
+"""Learning curves from session tables, and their mean over sessions.
 
 A curve is a pandas Series of y indexed by x.
 """
@@ -21,7 +21,7 @@ SMOOTH_LABEL = f"mean return, moving average of {MOVING_AVERAGE_WINDOW} checkpoi
 
 @dataclass(frozen=True, slots=True)
 class XAxis:
-    """What curves are drawn against: as file names call it, and as a reader does."""
+    """An x axis: its name in file names, its column and its label."""
 
     name: str
     column: str
@@ -53,7 +53,7 @@ def has_axis(table: pd.DataFrame, x: XAxis) -> bool:
 
 
 def x_values(table: pd.DataFrame, x: XAxis) -> np.ndarray:
-    """Never falling. Seconds are frame / fps, since `wall_t` counts whole ones."""
+    """The x values, never falling. Seconds are frame / fps, since `wall_t` counts whole ones."""
     values = table[x.column].to_numpy(dtype=np.float64)
     if x is WALL_TIME and "fps" in table:
         fps = table["fps"].to_numpy(dtype=np.float64)
@@ -76,9 +76,12 @@ def mean_and_std(curves: Sequence[pd.Series]) -> tuple[pd.Series, pd.Series]:
 
 
 def on_common_grid(curves: Sequence[pd.Series]) -> pd.DataFrame:
-    """One column per curve. Frames are the same for all sessions of a spec, and stay as they are;
-    seconds, or frames of runs that logged at another pace, are interpolated onto an even grid,
-    each curve over its own range."""
+    """Join curves on x, one column each.
+
+    Curves with common x values, as the frames of one spec, keep them. Others, such as seconds or
+    frames of runs with another log frequency, are interpolated onto an even grid, each over its own
+    range.
+    """
     # Gradient steps stand still until learning starts: the latest row at an x counts.
     unique = [series[~series.index.duplicated(keep="last")].sort_index() for series in curves]
     longest = max(unique, key=len).index

@@ -1,4 +1,4 @@
-"""Fresh episodes of a trial's saved agents, as a score that says how far it can be trusted."""
+"""Scores of a trial's saved agents over fresh episodes, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slm_lab.analysis.bootstrap import mean_interval
+from slm_lab.analysis.bootstrap import Interval, mean_interval
 from slm_lab.runs.files import write_atomic
-
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Evaluation:
 
 
 def summarize(returns: Mapping[int, Sequence[float]], *, path: Path, seed: int = 0) -> Evaluation:
-    """returns: session -> one return per episode. `seed` is that of the bootstrap."""
+    """Evaluation of returns per session and episode; `seed` is that of the bootstrap."""
     scores = {
         index: SessionScore(
             mean=statistics.fmean(episodes),
@@ -82,7 +80,7 @@ def summarize(returns: Mapping[int, Sequence[float]], *, path: Path, seed: int =
 def write_evaluation(
     evaluation: Evaluation, circumstances: Mapping[str, object], *, folder: Path | None = None
 ) -> None:
-    """Write it to its path in the run folder, which is by default the one above the file's."""
+    """Write an evaluation to its path; `folder` is the run folder, by default two levels above."""
     content = {**circumstances, **evaluation.to_json()}
     path = evaluation.path
     write_atomic(folder or path.parents[1], path, json.dumps(content, indent=2) + "\n")

@@ -1,8 +1,8 @@
-"""A search on disk: its table of trials, the share each hyper-parameter has in the score, graphs.
+"""Results of a search: its table of trials, and the importance of each hyperparameter.
 
-The score of a trial is what the search went by: `total_reward_ma`, or the score of a random policy
-for a trial that diverged or failed. The highest score of many is too good to be true; a validated
-score, of the same spec trained again with fresh seeds, stands beside it where there is one.
+The score of a trial is the one that the search maximised: `total_reward_ma`, or the score of a
+random policy for a trial that diverged or failed. The highest score of many is biased upwards; a
+validated score is that of the same spec trained again with new seeds.
 """
 
 from __future__ import annotations
@@ -11,42 +11,22 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from slm_lab.analysis.metrics import TRIAL_SCALARS
 from slm_lab.runs.files import read_json, write_atomic
+from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec, split_search_key
 
-Mode = Literal["train", "eval"]
 _STATUSES = ("completed", "stopped", "diverged", "failed")
-
-
-class SearchPaths(Protocol):
-    """The paths of a search; `experiment.layout.RunLayout` provides them."""
-
-    @property
-    def predir(self) -> Path: ...
-    @property
-    def name(self) -> str: ...
-    def sessions(self, trial: int) -> tuple[int, ...]: ...
-    def session_csv(self, trial: int, session: int, mode: Mode) -> Path: ...
-    def trial_metrics_scalar(self, trial: int) -> Path: ...
-    def experiment_csv(self) -> Path: ...
-    def experiment_csv_copy(self) -> Path: ...
-    def trial_data_dict(self) -> Path: ...
-    def experiment_graph(self, kind: str = "") -> Path: ...
-    def experiment_graph_copy(self, kind: str = "") -> Path: ...
-    def experiment_graph_html(self) -> Path: ...
-    def multi_trial_graph(self, y: str) -> Path: ...
-    def multi_trial_graph_copy(self, y: str) -> Path: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A searched key as a graph shows it."""
+    """A searched key as an axis of a graph."""
 
     path: str
     is_log: bool
@@ -54,13 +34,13 @@ class Axis:
 
     @property
     def label(self) -> str:
-        """Without the words that every path shares: `algorithm.gamma`, `optim_spec.lr`."""
+        """The last two words of the path: `algorithm.gamma`, `optim_spec.lr`."""
         return ".".join(self.path.split(".")[-2:])
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """What a search knows of a trial, whether or not it has metrics on disk."""
+    """A trial of a search, with or without metrics on disk."""
 
     trial: int
     values: Mapping[str, Any]
@@ -71,7 +51,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class SearchMetrics:
-    """The result of a search: its trials, the highest score first, and where to look.
+    """The result of a search: its trials, the highest score first, and its files.
 
     `frames` were trained over all trials and sessions, `most_frames` would have been without early
     stopping; `seconds` is the sum of the trials' own times.
@@ -102,7 +82,7 @@ class SearchMetrics:
         return sum(row.status == status for row in self.trials)
 
     def summary_line(self) -> str:
-        """What came out, in one line; the search's own score is never given alone."""
+        """The result in one line; the search's own score is never given alone."""
         counts = (f"{n} {name}" for name in _STATUSES if (n := self.count(name)))
         parts = [f"search: {len(self.trials)} trials ({', '.join(counts)})"]
         parts.append(f"{self.frames:,} of {self.most_frames:,} frames")
@@ -122,7 +102,7 @@ def axes_of(spec: Spec) -> tuple[Axis, ...]:
     return tuple(Axis(path, "log" in kind, kind == "choice") for path, kind in keys)
 
 
-def experiment_table(paths: SearchPaths, rows: Sequence[TrialRow]) -> pd.DataFrame:
+def experiment_table(paths: RunLayout, rows: Sequence[TrialRow]) -> pd.DataFrame:
     """One row per trial, the highest score first; a trial without metrics has NaN for them."""
     keys = sorted({key for row in rows for key in row.values})
     validated = any(row.validated is not None for row in rows)
@@ -143,7 +123,7 @@ def experiment_table(paths: SearchPaths, rows: Sequence[TrialRow]) -> pd.DataFra
     return frame.sort_values(["score", "trial"], ascending=[False, True], ignore_index=True)
 
 
-def write_experiment(paths: SearchPaths, rows: Sequence[TrialRow]) -> pd.DataFrame:
+def write_experiment(paths: RunLayout, rows: Sequence[TrialRow]) -> pd.DataFrame:
     """Write the table of trials, as CSV and JSON; cheap enough for after every trial."""
     table = experiment_table(paths, rows)
     text = table.to_csv(index=False)
@@ -155,11 +135,11 @@ def write_experiment(paths: SearchPaths, rows: Sequence[TrialRow]) -> pd.DataFra
 
 
 def importance(table: pd.DataFrame, axes: Sequence[Axis]) -> dict[str, float]:
-    """Label -> share of the spread of the scores' ranks that one key alone explains.
+    """Label -> share of the variance of the scores' ranks that one key alone explains.
 
-    Ranks, so that one wild score counts no more than another; a parabola over a numeric key, so
-    that an optimum in the middle counts; a mean per option of a choice. The share is adjusted for
-    the number of coefficients: chance alone gives about 0. NaN with too few trials to tell.
+    Ranks limit the weight of an outlier. A parabola is fitted over a numeric key, so that an
+    optimum in the middle counts, and a mean per option of a choice. The share is adjusted for the
+    number of coefficients, so that chance gives about 0. NaN with too few trials.
     """
     rank = table["score"].rank().to_numpy()
     return {axis.label: _explained(table[axis.path], rank, axis.is_choice) for axis in axes}
@@ -180,7 +160,7 @@ def _explained(values: pd.Series, rank: np.ndarray, is_choice: bool) -> float:
     return float(max(0.0, 1.0 - (left / free) / (total / (len(rank) - 1))))
 
 
-def _trial_scalars(paths: SearchPaths, trial: int) -> dict[str, float]:
+def _trial_scalars(paths: RunLayout, trial: int) -> dict[str, float]:
     path = paths.trial_metrics_scalar(trial)
     found: dict[str, float] = read_json(paths.predir, path) if path.exists() else {}
     return {name: found.get(name, float("nan")) for name in TRIAL_SCALARS}

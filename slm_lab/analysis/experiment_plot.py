@@ -1,4 +1,4 @@
-"""Graphs of a search: PNG, and one page to zoom and hover.
+"""Graphs of a search: PNG files, and one interactive HTML page.
 
 A trial that diverged or failed has the score of a random policy; it is drawn hollow.
 """
@@ -26,7 +26,7 @@ from slm_lab.analysis.curves import (
     mean_and_std,
     return_label,
 )
-from slm_lab.analysis.experiment import Axis, SearchPaths, axes_of, importance
+from slm_lab.analysis.experiment import Axis, axes_of, importance
 from slm_lab.analysis.page import (
     Panel,
     View,
@@ -40,6 +40,7 @@ from slm_lab.analysis.plot import copy_graph, dress, new_graph, save
 from slm_lab.analysis.style import MEAN_COLOR, SCORE_COLORS, SESSION_COLOR
 from slm_lab.analysis.tables import read_session
 from slm_lab.runs.files import make_folder
+from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec
 
 SCORE_LABEL = "score (total_reward_ma)"
@@ -49,9 +50,8 @@ POINTS_PER_TRIAL = 200
 Trial = Sequence[pd.DataFrame]  # one table per session
 
 
-def plot_experiment(paths: SearchPaths, spec: Spec, table: pd.DataFrame) -> None:
-    """Draw every graph of a search: the score against each key, the keys together, what matters,
-    and the learning curves of all trials."""
+def plot_experiment(paths: RunLayout, spec: Spec, table: pd.DataFrame) -> None:
+    """Draw the score against each key, parallel coordinates, importance and all learning curves."""
     axes, title = axes_of(spec), paths.name
     if table.empty:
         return
@@ -101,7 +101,7 @@ def plot_scatter(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, title
 
 
 def plot_parallel(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, title: str) -> None:
-    """Each trial a line through its values, the colour its score: what good trials share."""
+    """Draw each trial as a line through its values, coloured by its score."""
     figure = Figure(figsize=(2.2 * len(axes) + 3, 4.5), dpi=100, layout="constrained")
     graph = figure.add_subplot()
     heights = np.stack([_height(table, axis) for axis in axes] + [_score_height(table)], axis=1)
@@ -125,7 +125,7 @@ def plot_parallel(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, titl
 
 
 def plot_importance(share: Mapping[str, float], path: Path, *, title: str) -> None:
-    """How much of the spread of the scores each key explains, the most on top."""
+    """Draw the share of the scores' variance that each key explains, the largest on top."""
     ordered = sorted(share.items(), key=lambda item: -np.nan_to_num(item[1]))
     figure = Figure(figsize=(7, 0.5 * len(ordered) + 1.6), dpi=100, layout="constrained")
     graph = figure.add_subplot()
@@ -151,7 +151,7 @@ def plot_trials(
     title: str,
     smooth: bool,
 ) -> None:
-    """The mean curve of every trial; the best by score stands out."""
+    """Draw the mean curve of every trial, with the best by score highlighted."""
     figure, graph = new_graph(title, FRAMES.label, return_label(smooth))
     best = _best(curves, scores)
     for trial, line in curves.items():
@@ -183,7 +183,7 @@ def search_panels(
 
 
 def trials_panel(trials: Mapping[int, Trial], scores: Mapping[int, float]) -> Panel:
-    """The mean curve of every trial, to hover; the best by score stands out."""
+    """The mean curve of every trial, with the best by score highlighted."""
     axes = [x for x in X_AXES if all(has_axis(t, x) for tables in trials.values() for t in tables)]
     best = _best(trials, scores)
     views: dict[tuple[str, ...], View] = {}
@@ -258,11 +258,11 @@ def _bars_view(share: Mapping[str, float]) -> View:
     return View([trace], {"title": {"text": title}, "xaxis": axis, "hovermode": "closest"})
 
 
-# Where a trial is along an axis
+# Positions of trials along an axis
 
 
 def _positions(table: pd.DataFrame, axis: Axis) -> tuple[pd.Series, list[str]]:
-    """Where trials are along an axis; a choice takes places 0, 1, ... with these names."""
+    """Positions of the trials along an axis, and the names of 0, 1, ... for a choice."""
     values = table[axis.path]
     if not axis.is_choice:
         return values.astype("float64"), []
@@ -272,7 +272,7 @@ def _positions(table: pd.DataFrame, axis: Axis) -> tuple[pd.Series, list[str]]:
 
 
 def _height(table: pd.DataFrame, axis: Axis) -> np.ndarray:
-    """Along an axis from 0 at the bottom to 1 on top, on the axis' own scale."""
+    """Positions from 0 at the bottom to 1 on top, on the scale of the axis."""
     x = _positions(table, axis)[0].to_numpy(dtype=np.float64)
     return _unit(np.log(x) if axis.is_log else x)
 
@@ -301,8 +301,8 @@ def _colors(table: pd.DataFrame) -> np.ndarray:
     return np.asarray(colormaps[SCORE_COLORS](_score_height(table)))
 
 
-def _read_trial(paths: SearchPaths, trial: int) -> Trial:
-    """The tables of its sessions; none for a trial that never reached a checkpoint."""
+def _read_trial(paths: RunLayout, trial: int) -> Trial:
+    """The tables of a trial's sessions; none before its first checkpoint."""
     files = (paths.session_csv(trial, session, "train") for session in paths.sessions(trial))
     tables = (read_session(file, folder=paths.predir) for file in files)
     return [table for table in tables if not table.empty]

@@ -1,4 +1,4 @@
-"""What a learning curve is worth, in a few numbers.
+"""Metrics of learning curves, per session and per trial.
 
 One row i of a session table is one checkpoint: R_i the return, f_i the frame, o_i the gradient
 steps so far. S_i = R_i - R_rand is the strength: the return above that of a random policy. A metric
@@ -37,6 +37,13 @@ SESSION_SCALARS = (
     "training_efficiency",
     "stability",
 )
+PER_SESSION_SERIES = (
+    "mean_returns",
+    "strengths",
+    "sample_efficiencies",
+    "training_efficiencies",
+    "stabilities",
+)
 TRIAL_SCALARS = ("frame", *SESSION_SCALARS, "consistency")
 
 _BASELINE_PATH = Path(__file__).parents[1] / "spec" / "_random_baseline.json"
@@ -50,7 +57,7 @@ class Columns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SessionMetrics:
-    """`diverged` says how training broke down, or is None."""
+    """Metrics of one session; `diverged` is the reason why training diverged, or None."""
 
     scalar: Mapping[str, float]
     local: Mapping[str, Series]
@@ -64,7 +71,7 @@ class SessionMetrics:
 
 @dataclass(frozen=True, slots=True)
 class TrialStatistics:
-    """The first five local series hold one list per session; the others are single lists."""
+    """Metrics of a trial; a local series of PER_SESSION_SERIES is one list per session."""
 
     scalar: Mapping[str, float]
     local: Mapping[str, list[Any]]
@@ -92,25 +99,20 @@ def strengths(returns: ArrayLike, random_mean: float) -> Series:
     return np.where(np.isinf(returns), np.nan, returns - random_mean)
 
 
-def sample_efficiency(strength: Series, frame: ArrayLike) -> float:
-    """sum(S_i / f_i) / sum(S_i): high when the strength came early."""
-    return _efficiency(strength, frame)
+def efficiency(strength: Series, cost: ArrayLike) -> float:
+    """sum(S_i / c_i) / sum(S_i): high when the strength came at a low cost.
 
-
-def sample_efficiencies(strength: Series, frame: ArrayLike) -> Series:
-    return _efficiencies(strength, frame)
-
-
-def training_efficiency(strength: Series, opt_step: ArrayLike) -> float:
-    """sum(S_i / o_i) / sum(S_i): high when the strength came from few gradient steps.
-
-    Both sums are over the rows since the first gradient step: a mean of 1 / o_i with weights S_i.
+    The cost is the frame (sample efficiency) or the gradient steps (training efficiency). Both sums
+    are over the rows since the first gradient step: a mean of 1 / c_i with weights S_i.
     """
-    return _efficiency(strength, opt_step)
+    ratio, weight = _ratio_and_weight(strength, cost)
+    return float(_divide(ratio.sum(), weight.sum()))
 
 
-def training_efficiencies(strength: Series, opt_step: ArrayLike) -> Series:
-    return _efficiencies(strength, opt_step)
+def efficiencies(strength: Series, cost: ArrayLike) -> Series:
+    """Efficiency of all rows up to each checkpoint."""
+    ratio, weight = _ratio_and_weight(strength, cost)
+    return _divide(ratio.cumsum(), weight.cumsum())
 
 
 def stability(strength: Series) -> float:
@@ -147,15 +149,15 @@ def session_metrics(table: Columns, random_mean: float = 0.0) -> SessionMetrics:
             "strength": float(known.mean()),
             "max_strength": float(known.max()),
             "final_strength": float(strength[-1]),
-            "sample_efficiency": sample_efficiency(strength, frame),
-            "training_efficiency": training_efficiency(strength, opt_step),
+            "sample_efficiency": efficiency(strength, frame),
+            "training_efficiency": efficiency(strength, opt_step),
             "stability": stability(strength),
         }
     local = {
         "mean_returns": returns,
         "strengths": strength,
-        "sample_efficiencies": sample_efficiencies(strength, frame),
-        "training_efficiencies": training_efficiencies(strength, opt_step),
+        "sample_efficiencies": efficiencies(strength, frame),
+        "training_efficiencies": efficiencies(strength, opt_step),
         "stabilities": stabilities(strength),
         "frames": frame,
         "opt_steps": opt_step,
@@ -164,7 +166,7 @@ def session_metrics(table: Columns, random_mean: float = 0.0) -> SessionMetrics:
 
 
 def divergence(returns: Series, loss: Series, frame: Series) -> str | None:
-    """How the session broke down, or None.
+    """Reason why the session diverged, or None.
 
     Returns may be unknown at first but not again after the first known one. The loss may be unknown
     before learning starts, also after a resume, so a NaN loss only counts in the last row.
@@ -207,7 +209,7 @@ def consistencies(session_strengths: Sequence[Series]) -> Series:
 
 
 def trial_metrics(sessions: Sequence[SessionMetrics]) -> TrialStatistics:
-    """Means of the session scalars, and how alike the sessions are; `frame` is session 0's last."""
+    """Means of the session scalars, and the consistency; `frame` is the last of session 0."""
     session_strengths = [session.local["strengths"] for session in sessions]
     diverged = any(session.diverged for session in sessions)
     frame = sessions[0].local["frames"]
@@ -220,16 +222,7 @@ def trial_metrics(sessions: Sequence[SessionMetrics]) -> TrialStatistics:
         "consistency": np.nan if diverged else consistency(session_strengths),
     }
     local = {
-        **{
-            name: [session.local[name].tolist() for session in sessions]
-            for name in (
-                "mean_returns",
-                "strengths",
-                "sample_efficiencies",
-                "training_efficiencies",
-                "stabilities",
-            )
-        },
+        **{name: [each.local[name].tolist() for each in sessions] for name in PER_SESSION_SERIES},
         "consistencies": consistencies(session_strengths).tolist(),
         "frames": frame.tolist(),
         "opt_steps": sessions[0].local["opt_steps"].tolist(),
@@ -273,16 +266,6 @@ def _read_baselines(path: Path) -> Baselines:
     return read_json(path.parent, path) if path.exists() else {}
 
 
-def _efficiency(strength: Series, cost: ArrayLike) -> float:
-    ratio, weight = _ratio_and_weight(strength, cost)
-    return float(_divide(ratio.sum(), weight.sum()))
-
-
-def _efficiencies(strength: Series, cost: ArrayLike) -> Series:
-    ratio, weight = _ratio_and_weight(strength, cost)
-    return _divide(ratio.cumsum(), weight.cumsum())
-
-
 def _ratio_and_weight(strength: Series, cost: ArrayLike) -> tuple[Series, Series]:
     """S_i / c_i and S_i of every row that has both; the others count as nothing in either sum."""
     ratio = _divide(strength, np.asarray(cost, dtype=np.float64))
@@ -298,7 +281,7 @@ def _spread(session_strengths: Sequence[Series]) -> tuple[Series, Series]:
 
 
 def _divide(numerator: ArrayLike, denominator: ArrayLike) -> Series:
-    """Division in which anything over zero is NaN, not infinite and not a warning."""
+    """Divide; a division by zero is NaN without a warning."""
     numerator, denominator = np.asarray(numerator), np.asarray(denominator)
     quotient = np.full(np.broadcast_shapes(numerator.shape, denominator.shape), np.nan)
     np.divide(numerator, denominator, out=quotient, where=denominator != 0)

@@ -1,8 +1,8 @@
-"""Graphs to zoom and hover, as a small HTML page that works offline, in a light or a dark browser.
+"""Interactive HTML pages of graphs that work offline, in a light or a dark browser.
 
-plotly.js (nearly 5 MB) lies once in the run folder, and pages load it from there: the folder can
-be moved, and a page costs what its numbers cost. Graphs are plain dictionaries in plotly's own
-vocabulary, so that no graph waits for plotly's Python.
+plotly.js (nearly 5 MB) is stored once per run folder and loaded from there, so that the folder can
+be moved and a page holds only its numbers. Graphs are plain dictionaries in plotly's vocabulary,
+because importing plotly's Python package is slow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Trace = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One graph: its traces, and what differs from the layout that all share."""
+    """One graph: its traces, and its changes of the common layout."""
 
     traces: Sequence[Trace]
     layout: Mapping[str, Any]
@@ -166,7 +166,7 @@ def axis_titles(x_label: str, y_label: str) -> dict[str, Any]:
 
 
 def numbers(values: Iterable[float]) -> list[float | None]:
-    """For JSON: six digits are more than a screen shows, and what is no number is a gap."""
+    """Numbers for JSON, with six digits; NaN and infinity become gaps."""
     return [
         None if not math.isfinite(v) else int(v) if v.is_integer() else float(f"{v:.6g}")
         for v in map(float, values)
@@ -174,7 +174,7 @@ def numbers(values: Iterable[float]) -> list[float | None]:
 
 
 def thinned(line: pd.Series, most: int = MAX_POINTS) -> pd.Series:
-    """At most so many points, evenly spaced, the first and the last among them."""
+    """Thin a line to at most `most` points, evenly spaced, with the first and the last."""
     if len(line) <= most:
         return line
     return line.iloc[np.linspace(0, len(line) - 1, most).round().astype(int)]

@@ -1,5 +1,4 @@
-"""Graphs as PNG, made without a browser. Each file is written beside and renamed, so that whoever
-looks while it is redrawn sees the old graph or the new one."""
+"""PNG graphs. Files are replaced atomically: a reader sees the old graph or the new one."""
 
 from __future__ import annotations
 
@@ -23,50 +22,37 @@ DPI = 100
 MARGINS = {"left": 0.095, "right": 0.975, "bottom": 0.11, "top": 0.92}
 PNG_EFFORT = 3  # of 9: a fifth faster than matplotlib's 6, for a tenth more bytes
 MARKERS_PER_LINE = 8
-_MATPLOTLIB_DASH = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+MATPLOTLIB_DASH = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One entry of a comparison: the curves of its sessions, its legend and its looks."""
+    """One entry of a comparison: the curves of its sessions, its legend and its style."""
 
     label: str
     curves: Sequence[pd.Series]
     style: LineStyle
 
 
-def plot_session(
-    table: pd.DataFrame,
-    y: str,
-    path: Path,
-    *,
-    title: str,
-    x: XAxis = FRAMES,
-    smooth: bool = False,
-) -> None:
-    """One column of a session."""
-    label = return_label(smooth) if y == "total_reward" else y
-    line = curve(table, y, x, smooth=smooth)
-    plot_curves([line], path, title=title, y_label=label, x_label=x.label)
-
-
-def plot_trial(
+def plot_tables(
     tables: Sequence[pd.DataFrame],
     path: Path,
     *,
     title: str,
+    y: str = "total_reward",
     x: XAxis = FRAMES,
     smooth: bool = False,
 ) -> None:
-    """Returns of all sessions, their mean and a band of one standard deviation."""
-    curves = [curve(table, x=x, smooth=smooth) for table in tables]
-    plot_curves(curves, path, title=title, y_label=return_label(smooth), x_label=x.label)
+    """Draw one column of the tables of one or several sessions."""
+    curves = [curve(table, y, x, smooth=smooth) for table in tables]
+    label = return_label(smooth) if y == "total_reward" else y
+    plot_curves(curves, path, title=title, y_label=label, x_label=x.label)
 
 
 def plot_curves(
     curves: Sequence[pd.Series], path: Path, *, title: str, y_label: str, x_label: str = "frames"
 ) -> None:
-    """One curve as a line; several as thin lines under their mean and its band."""
+    """Draw one curve as a line; several as thin lines under their mean and its band."""
     figure, axes = new_graph(title, x_label, y_label)
     mean, std = mean_and_std(curves)
     if len(curves) > 1:
@@ -92,7 +78,7 @@ def plot_lines(
     target: float | None = None,
     legend: bool = True,
 ) -> None:
-    """Several trials in one graph: the mean over sessions of each, with a band of one std."""
+    """Draw several trials: the mean over the sessions of each, with a band of one std."""
     figure, axes = new_graph(title, x.label, y_label)
     for line in lines:
         mean, std = mean_and_std(line.curves)
@@ -102,7 +88,7 @@ def plot_lines(
             mean.index,
             mean,
             color=line.style.color,
-            linestyle=_MATPLOTLIB_DASH[line.style.dash],
+            linestyle=MATPLOTLIB_DASH[line.style.dash],
             linewidth=2,
             marker=line.style.marker,
             markersize=6,
@@ -126,7 +112,7 @@ def plot_lines(
 def new_graph(
     title: str, x_label: str, y_label: str, size: tuple[float, float] = SIZE
 ) -> tuple[Figure, Axes]:
-    """An empty graph in the house style."""
+    """An empty graph in the style of all graphs."""
     figure = Figure(figsize=size, dpi=DPI)
     FigureCanvasAgg(figure)
     figure.subplots_adjust(**MARGINS)
@@ -149,7 +135,7 @@ def dress(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a graph; whoever draws into a run folder has made the graph's folder there."""
+    """Write a graph into a folder that exists."""
     with replacing(path.parent, path) as file:
         figure.savefig(file, format="png", pil_kwargs={"compress_level": PNG_EFFORT})
 

@@ -1,5 +1,5 @@
-"""Statistics that hold up with few runs (Agarwal et al. 2021, "Deep RL at the edge of the
-statistical precipice"): what a method scores over its seeds, over one env or several.
+"""Robust statistics of a method's scores over seeds and envs (Agarwal et al. 2021, "Deep RL at the
+edge of the statistical precipice").
 
 Scores come as strata: one array per env, its runs along the last axis. Axes before that are
 resamples of a bootstrap; every function takes them along.
@@ -13,13 +13,12 @@ import numpy as np
 
 from slm_lab.analysis.bootstrap import (
     LEVEL,
+    Interval,
     Statistic,
     Strata,
     stratified_interval,
     stratified_samples,
 )
-
-Interval = tuple[float, float]
 
 FEWEST_FOR_INTERVAL = 3  # below, a bootstrap of seeds says nothing
 FEW_SEEDS = 5  # below, its interval is too narrow
@@ -47,7 +46,7 @@ def interquartile_mean(strata: Strata) -> np.ndarray:
 
 
 def optimality_gap(strata: Strata, gamma: float = 1.0) -> np.ndarray:
-    """How far runs stay below a score of gamma, on average; above it nothing is gained."""
+    """Mean distance of runs below a score of gamma; runs above it count as gamma."""
     runs = np.concatenate(strata, axis=-1)
     return np.asarray(gamma - np.minimum(runs, gamma).mean(-1))
 
@@ -83,10 +82,10 @@ def interval(strata: Strata, statistic: Statistic, *, seed: int = 0) -> Interval
 
 
 def permutation_p_value(x: Strata, y: Strata, *, seed: int = 0) -> float:
-    """How often runs dealt out anew to X and Y, within each env, differ as clearly as these do.
+    """Share of random re-assignments of runs to X and Y, per env, that differ as clearly as these.
 
-    Two-sided, on the probability of improvement. This is what a verdict rests on: unlike the
-    bootstrap it is not too sure of itself with a handful of seeds.
+    Two-sided, on the probability of improvement. The verdict rests on it, because
+    bootstrap intervals are too narrow with a handful of seeds.
     """
     rng = np.random.default_rng(seed)
     dealt_x, dealt_y = [], []

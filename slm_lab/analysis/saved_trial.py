@@ -1,4 +1,4 @@
-"""A trial read back from its run folder, ours or the original's, to be compared with others.
+"""A trial read from its run folder, of this or the original SLM Lab, for comparisons.
 
 A folder may come from anywhere: only CSV, JSON and YAML are read, no link in it is followed, sizes
 are bounded.
@@ -6,7 +6,6 @@ are bounded.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ import pandas as pd
 
 from slm_lab.analysis.metrics import random_baseline
 from slm_lab.analysis.sessions import measured_baselines
-from slm_lab.runs.files import MAX_TABLE_BYTES, read_bytes, read_json
+from slm_lab.analysis.tables import read_session
+from slm_lab.runs.files import MAX_TABLE_BYTES, read_json
 from slm_lab.runs.saved_spec import read_spec_tree
 from slm_lab.spec.algorithm import algorithm_label
 from slm_lab.spec.catalog import target_score
@@ -44,7 +44,7 @@ class SavedTrial:
 
 
 def find_folder(word: str, data_dir: Path) -> Path:
-    """The run folder that a word of the command means: a path, or a name in the data folder."""
+    """Find a run folder by a path or by a name in the data folder."""
     for path in (Path(word), data_dir / word):
         if path.is_dir():
             return path
@@ -91,13 +91,16 @@ def _trials_with_results(folder: Path, name: str) -> set[int]:
 
 
 def _sessions(folder: Path, unit: str) -> dict[int, pd.DataFrame]:
-    """From the tables of the sessions; where there are none, from the metrics of the trial."""
+    """Read the session tables; without any, the series in the metrics of the trial."""
     pattern = re.compile(rf"{re.escape(unit)}_s(\d{{1,6}})_session_df_(train|eval)\.csv")
     paths: dict[int, Path] = {}
     for path in listed(folder / "info"):  # eval comes before train
         if match := pattern.fullmatch(path.name):
             paths.setdefault(int(match[1]), path)
-    sessions = {index: _read_table(folder, path) for index, path in sorted(paths.items())}
+    sessions = {
+        index: _checked(read_session(path, folder=folder), path)
+        for index, path in sorted(paths.items())
+    }
     if not sessions:
         sessions = _from_trial_metrics(folder, folder / "info" / f"{unit}_trial_metrics.json")
     sessions = {index: table for index, table in sessions.items() if not table.empty}
@@ -107,16 +110,6 @@ def _sessions(folder: Path, unit: str) -> dict[int, pd.DataFrame]:
             f"info/{unit}_s0_session_df_eval.csv or info/{unit}_trial_metrics.json with rows"
         )
     return sessions
-
-
-def _read_table(folder: Path, path: Path) -> pd.DataFrame:
-    data = read_bytes(folder, path, MAX_TABLE_BYTES)
-    whole_rows = data[: data.rfind(b"\n") + 1]  # a crash may have cut the last one short
-    try:
-        table = pd.read_csv(io.BytesIO(whole_rows)).apply(pd.to_numeric).astype("float64")
-    except (ValueError, TypeError, pd.errors.ParserError) as error:
-        raise RunFolderError(f"{path}: not a session table ({str(error)[:200]})") from None
-    return _checked(table, path)
 
 
 def _from_trial_metrics(folder: Path, path: Path) -> dict[int, pd.DataFrame]:

@@ -1,51 +1,23 @@
-"""The sessions of a trial as they lie on disk: their tables, and what the tables are worth."""
+"""Session tables of a trial, read from its run folder, and the metrics of each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
 
 import pandas as pd
 from loguru import logger
 
 from slm_lab.analysis.metrics import SessionMetrics, random_baseline, session_metrics
 from slm_lab.analysis.tables import read_session
+from slm_lab.runs.layout import Mode, RunLayout
 from slm_lab.runs.saved_spec import read_spec_tree
 from slm_lab.spec.run_folder import RunFolderError, spec_files
 
-Mode = Literal["train", "eval"]
-
-
-class RunPaths(Protocol):
-    """The paths that analysis reads and writes; `experiment.layout.RunLayout` provides them.
-
-    Stated here because analysis does not import training.
-    """
-
-    @property
-    def predir(self) -> Path: ...
-    @property
-    def name(self) -> str: ...
-    def sessions(self, trial: int) -> tuple[int, ...]: ...
-    def trial_name(self, trial: int) -> str: ...
-    def session_name(self, trial: int, session: int) -> str: ...
-    def session_csv(self, trial: int, session: int, mode: Mode) -> Path: ...
-    def session_metrics(self, trial: int, session: int, mode: Mode) -> Path: ...
-    def session_metrics_scalar(self, trial: int, session: int, mode: Mode) -> Path: ...
-    def session_graph(self, trial: int, session: int, mode: Mode, y: str, x: str) -> Path: ...
-    def session_graph_html(self, trial: int, session: int, mode: Mode) -> Path: ...
-    def trial_metrics(self, trial: int) -> Path: ...
-    def trial_metrics_scalar(self, trial: int) -> Path: ...
-    def trial_metrics_scalar_copy(self, trial: int) -> Path: ...
-    def trial_graph(self, trial: int, y: str, x: str = "frames") -> Path: ...
-    def trial_graph_copy(self, trial: int, y: str) -> Path: ...
-    def trial_graph_html(self, trial: int) -> Path: ...
-
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SessionResult:
     index: int
     tables: Mapping[Mode, pd.DataFrame]
     metrics: Mapping[Mode, SessionMetrics]
@@ -55,14 +27,14 @@ class Session:
         return not self.tables["train"].equals(self.tables["eval"])
 
 
-def read_sessions(paths: RunPaths, trial: int) -> list[Session]:
+def read_sessions(paths: RunLayout, trial: int) -> list[SessionResult]:
     """Every session of the trial that has a table."""
     random_mean = _random_mean(paths.predir, trial)
     return [_read(paths, trial, session, random_mean) for session in paths.sessions(trial)]
 
 
 def measured_baselines(predir: Path) -> Path:
-    """Random-policy scores measured here, beside the run folders they serve."""
+    """The file of random-policy scores measured on this machine, beside the run folders."""
     return predir.parent / "random_baseline.json"
 
 
@@ -84,7 +56,7 @@ def _random_mean(predir: Path, trial: int) -> float:
     return random_mean
 
 
-def _read(paths: RunPaths, trial: int, session: int, random_mean: float) -> Session:
+def _read(paths: RunLayout, trial: int, session: int, random_mean: float) -> SessionResult:
     folder = paths.predir
     train = read_session(paths.session_csv(trial, session, "train"), folder=folder)
     eval_path = paths.session_csv(trial, session, "eval")
@@ -95,4 +67,4 @@ def _read(paths: RunPaths, trial: int, session: int, random_mean: float) -> Sess
         "eval": read_session(eval_path, folder=folder) if eval_path.exists() else train,
     }
     metrics = {mode: session_metrics(table, random_mean) for mode, table in tables.items()}
-    return Session(session, tables, metrics)
+    return SessionResult(session, tables, metrics)

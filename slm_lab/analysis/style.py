@@ -1,4 +1,4 @@
-"""How graphs look: colours that everyone can tell apart, names and order of algorithms.
+"""Style of graphs: colours for every kind of colour vision, names and order of algorithms.
 
 Six colours are Okabe and Ito's; violet and brown were added so that all eight stay apart in
 simulated protanopia and deuteranopia, and against white and dark pages (tests/analysis/

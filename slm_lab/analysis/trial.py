@@ -1,4 +1,4 @@
-"""From the session tables on disk to everything a trial has to show for itself."""
+"""Metrics and graphs of a trial, from the session tables in its run folder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 from loguru import logger
 
 from slm_lab.analysis.metrics import TRIAL_SCALARS, TrialStatistics, trial_metrics
-from slm_lab.analysis.sessions import RunPaths, Session, read_sessions
+from slm_lab.analysis.sessions import SessionResult, read_sessions
 from slm_lab.runs.files import write_atomic
+from slm_lab.runs.layout import RunLayout
 
 
 @dataclass(frozen=True, slots=True)
 class TrialMetrics:
-    """The result of a trial: its headline numbers, its sessions' numbers, and where to look.
+    """The result of a trial: its metrics, those of its sessions, and its files.
 
     Numbers are means over sessions. `diverged` maps a session to how it broke down; one such
     session makes the means NaN. `failed` maps a session that crashed to its error; what it measured
@@ -45,13 +46,13 @@ class TrialMetrics:
         return {name: getattr(self, name) for name in TRIAL_SCALARS}
 
     def summary_line(self) -> str:
-        """The line that tools grep for."""
+        """All metrics in one line, which tools search the output for."""
         cells = (f"{name}:{_format_value(name, value)}" for name, value in self.scalars.items())
         return f"trial_metrics: {' | '.join(cells)}"
 
 
 def analyze_trial(
-    paths: RunPaths,
+    paths: RunLayout,
     trial: int,
     *,
     log_extra: bool = False,
@@ -61,9 +62,9 @@ def analyze_trial(
 ) -> TrialMetrics:
     """Read the trial's session tables, write its metrics and graphs, and return its metrics.
 
-    Reads only files, so it serves a run that just ended as well as one from long ago. A search of
-    many trials does without `html` pages and without axes other than frames. Without `write` the
-    folder stays as it is.
+    Only files are read, so the run may have ended just now or long ago. Without `html` there are no
+    pages and no axes other than frames, as for the trials of a search. Without `write` the folder
+    stays as it is.
     """
     sessions = read_sessions(paths, trial)
     if not sessions:
@@ -87,7 +88,7 @@ def analyze_trial(
 
         _write_metrics(paths, trial, sessions, statistics)
         draw_trial(paths, trial, sessions, log_extra=log_extra, html=html)
-        # Last: where it is, everything else is.
+        # Written last: where this file is, all others are complete.
         _write_json(paths, paths.trial_metrics_scalar_copy(trial), dict(statistics.scalar))
     return TrialMetrics(
         **statistics.scalar,
@@ -101,14 +102,14 @@ def analyze_trial(
 
 
 def analyze_ended_trial(
-    paths: RunPaths,
+    paths: RunLayout,
     trial: int,
     *,
     log_extra: bool = False,
     html: bool = True,
     failed: Mapping[int, str] | None = None,
 ) -> TrialMetrics:
-    """`analyze_trial` of a trial that has just ended: its score must not be lost to a full disk."""
+    """`analyze_trial` of a trial that has just ended, whose score survives a full disk."""
     try:
         return analyze_trial(paths, trial, log_extra=log_extra, html=html, failed=failed)
     except FileNotFoundError:
@@ -123,7 +124,7 @@ def analyze_ended_trial(
 
 
 def _write_metrics(
-    paths: RunPaths, trial: int, sessions: Sequence[Session], statistics: TrialStatistics
+    paths: RunLayout, trial: int, sessions: Sequence[SessionResult], statistics: TrialStatistics
 ) -> None:
     for session in sessions:
         for mode, metrics in session.metrics.items():
@@ -135,13 +136,13 @@ def _write_metrics(
     _write_json(paths, paths.trial_metrics_scalar(trial), dict(statistics.scalar))
 
 
-def _write_json(paths: RunPaths, path: Path, content: object) -> None:
+def _write_json(paths: RunLayout, path: Path, content: object) -> None:
     # NaN becomes the bare token NaN, which is not strict JSON but what readers of these files know.
     write_atomic(paths.predir, path, json.dumps(content) + "\n")
 
 
 def _format_value(key: str, value: float) -> str:
-    """As the console of a training run prints it; analysis does not import training."""
+    """Format a value as `training.console` does; analysis does not import training."""
     if math.isnan(value):
         return "nan"
     if key == "frame":

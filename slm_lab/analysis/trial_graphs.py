@@ -1,4 +1,4 @@
-"""Every graph of a trial and of its sessions, as PNG and as pages to zoom and hover."""
+"""The graphs of a trial and of its sessions, as PNG files and as interactive HTML pages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pandas as pd
 from slm_lab.analysis.curves import FRAMES, X_AXES, XAxis, curve, has_axis, return_label
 from slm_lab.analysis.metrics import Series, consistencies, moving_average
 from slm_lab.analysis.page import Panel, View, curves_view, write_page
-from slm_lab.analysis.plot import copy_graph, plot_curves, plot_session, plot_trial
-from slm_lab.analysis.sessions import Mode, RunPaths, Session
+from slm_lab.analysis.plot import copy_graph, plot_curves, plot_tables
+from slm_lab.analysis.sessions import SessionResult
 from slm_lab.runs.files import make_folder
+from slm_lab.runs.layout import Mode, RunLayout
 
 RETURNS = (("mean_returns", False), ("mean_returns_ma", True))
 OPTIONAL_GRAPHS = ("loss", "explore_var", "entropy")  # drawn where the column exists
@@ -26,9 +27,9 @@ SMOOTH, RAW = "moving average", "raw"
 
 
 def draw_trial(
-    paths: RunPaths,
+    paths: RunLayout,
     trial: int,
-    sessions: Sequence[Session],
+    sessions: Sequence[SessionResult],
     *,
     log_extra: bool = False,
     html: bool = True,
@@ -47,7 +48,7 @@ def draw_trial(
     for x in _axes(tables.values()) if html else [FRAMES]:
         for y, smooth in RETURNS:
             path = paths.trial_graph(trial, y, x.name)
-            plot_trial(list(tables.values()), path, title=title, x=x, smooth=smooth)
+            plot_tables(list(tables.values()), path, title=title, x=x, smooth=smooth)
     for y, _ in RETURNS:
         copy_graph(paths.trial_graph(trial, y), paths.trial_graph_copy(trial, y))
     if html:
@@ -60,7 +61,7 @@ def draw_trial(
 # Sessions
 
 
-def _draw_session(paths: RunPaths, trial: int, session: Session, *, log_extra: bool) -> None:
+def _draw_session(paths: RunLayout, trial: int, session: SessionResult, *, log_extra: bool) -> None:
     names = list(_draw_mode(paths, trial, session, "train", log_extra=log_extra))
     if session.has_own_eval:
         list(_draw_mode(paths, trial, session, "eval", log_extra=log_extra))
@@ -73,9 +74,9 @@ def _draw_session(paths: RunPaths, trial: int, session: Session, *, log_extra: b
 
 
 def _draw_mode(
-    paths: RunPaths, trial: int, session: Session, mode: Mode, *, log_extra: bool
+    paths: RunLayout, trial: int, session: SessionResult, mode: Mode, *, log_extra: bool
 ) -> Iterator[tuple[str, str]]:
-    """Draw the session's graphs, yielding what each shows: y and x as its file name has them."""
+    """Draw the session's graphs and yield y and x of each, as its file name has them."""
     table, local = session.tables[mode], session.metrics[mode].local
     title = f"{paths.session_name(trial, session.index)} {mode}"
 
@@ -83,10 +84,10 @@ def _draw_mode(
         return paths.session_graph(trial, session.index, mode, y, x)
 
     for y, smooth in RETURNS:
-        plot_session(table, "total_reward", path(y, "frames"), title=title, smooth=smooth)
+        plot_tables([table], path(y, "frames"), title=title, smooth=smooth)
         yield y, "frames"
     for y in _optional(table):
-        plot_session(table, y, path(y, "frame"), title=title)
+        plot_tables([table], path(y, "frame"), title=title, y=y)
         yield y, "frame"
     if log_extra:
         for name, x in EXTRA_GRAPHS.items():
@@ -96,9 +97,11 @@ def _draw_mode(
                 yield y, x
 
 
-def _write_session_pages(paths: RunPaths, trial: int, session: Session) -> None:
-    """The returns and the optional columns, against every axis; where training and evaluation are
-    one table, one page."""
+def _write_session_pages(paths: RunLayout, trial: int, session: SessionResult) -> None:
+    """Write a page of the returns and the optional columns, against every axis.
+
+    Where training and evaluation are one table there is one page.
+    """
     for mode, table in session.tables.items():
         if mode == "eval" and not session.has_own_eval:
             continue
@@ -132,7 +135,7 @@ def _view(tables: Mapping[str, pd.DataFrame], y: str, x: XAxis, *, smooth: bool 
 
 
 def _axes(tables: Collection[pd.DataFrame]) -> list[XAxis]:
-    """What these tables can be drawn against; tables of the original may lack a clock."""
+    """The axes that all tables have; tables of the original SLM Lab may lack a clock."""
     return [x for x in X_AXES if all(has_axis(table, x) for table in tables)]
 
 
@@ -143,7 +146,7 @@ def _optional(table: pd.DataFrame) -> list[str]:
 # Extras
 
 
-def _draw_trial_extras(paths: RunPaths, trial: int, sessions: Sequence[Session]) -> None:
+def _draw_trial_extras(paths: RunLayout, trial: int, sessions: Sequence[SessionResult]) -> None:
     title, locals_ = paths.trial_name(trial), [s.metrics["eval"].local for s in sessions]
     for name, x in EXTRA_GRAPHS.items():
         for y, smooth in ((name, False), (f"{name}_ma", True)):

@@ -23,6 +23,7 @@ from slm_lab.analysis.experiment import SearchMetrics
 from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import TrialMetrics, analyze_ended_trial, analyze_trial
 from slm_lab.api.live_graphs import live_graphs
+from slm_lab.error import LabError
 from slm_lab.hub.remote import Remote
 from slm_lab.hub.sync import run_synced, upload_remote
 from slm_lab.runs.files import check_no_links
@@ -52,8 +53,10 @@ from slm_lab.training.wandb_sink import check_wandb
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
 
 
-class SessionsFailed(RuntimeError):
+class SessionsFailed(LabError):
     """Every session of a trial failed, so that there is nothing to analyse."""
+
+    exit_code = 1
 
 
 class RunStopped(KeyboardInterrupt):
@@ -274,7 +277,7 @@ def analyze(folder: str | Path, *, log_extra: bool = False) -> list[TrialMetrics
             if is_search:
                 redo_tables(layout)
         except (KeyError, ValueError) as error:
-            if isinstance(error, SpecError | RunFolderError):
+            if isinstance(error, LabError):
                 raise
             raise RunFolderError(f"{predir}: its files cannot be analysed ({error!r})") from None
         except OSError as error:

@@ -1,21 +1,21 @@
-"""Benchmarks as code: a table is a function of run folders.
+"""Benchmark tables, made from a manifest of rows and the results of their runs.
 
 | file | holds |
 |---|---|
-| phase*.yaml, sources.yaml | the manifest: what is run, and what it is compared with |
-| manifest.py | the manifest as frozen data, checked against the specs it names |
-| result.py | what is kept of a run, small enough to commit |
+| phase*.yaml, sources.yaml | the manifest: specs to run, and scores to compare with |
+| manifest.py | the manifest as frozen data, checked against its specs |
+| result.py | the result of a run, small enough to commit |
 | collect.py | run folder -> result |
-| state.py | where each row stands: done, running, missing, failed |
-| runner.py | run what is missing, within a budget |
+| state.py | status of each row: done, running, missing, failed |
+| runner.py | run the missing rows, within a budget |
 | plot.py, table.py | results -> curves and docs/BENCHMARKS.md |
-| audit.py | what is wrong with a result or a run folder |
+| audit.py | checks of results and run folders |
 | graduate.py | run folders of the development hub -> the public one |
 """
 
 from pathlib import Path
 
-# Where things lie in the repository; commands take other places as flags.
+# Default places in the repository; commands take others as flags.
 MANIFEST_DIR = Path("slm_lab/benchmark")
 RESULTS_DIR = Path("results")
 PAGE = Path("docs/BENCHMARKS.md")

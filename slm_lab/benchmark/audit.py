@@ -1,7 +1,7 @@
-"""What is wrong with a result, a run folder or the page: one line per offence, none is good.
+"""Audit of results, run folders and the page: one line per offence.
 
-The tables of the original were kept by hand, and went wrong in the ways that are looked for here:
-search scores taken for results, settings that drifted, overrides that had no effect, missing plots.
+It looks for the errors that tables kept by hand had: search scores taken for results, settings that
+drifted, overrides without effect, missing plots.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slm_lab.benchmark.collect import EPISODES, gather, row_of
-from slm_lab.benchmark.manifest import Manifest, Row, row_problems
+from slm_lab.benchmark.manifest import BenchmarkManifest, Row, row_problems
 from slm_lab.benchmark.result import (
     CURVE,
     PLOT,
     RESULT,
     SPEC,
-    Kept,
+    CollectedResult,
     Provenance,
     ResultError,
     read_result,
 )
 from slm_lab.benchmark.table import missing_plots, page_text
+from slm_lab.error import LabError
 from slm_lab.runs.provenance import is_same_code
 from slm_lab.runs.resume import spec_differences
-from slm_lab.runs.saved_run import RunFolderError, open_run
-from slm_lab.spec import SpecError
+from slm_lab.runs.saved_run import open_run
 
 CURVE_DIGITS = 1e-4  # the curve is kept with six digits
 
 
 def audit_results(
-    manifest: Manifest, results_dir: Path, *, page: Path | None, plots_dir: Path
+    manifest: BenchmarkManifest, results_dir: Path, *, page: Path | None, plots_dir: Path
 ) -> Iterator[str]:
-    """Every folder of results, and the page that is made of them unless `page` is None."""
+    """Audit every folder of results, and the page that shows them unless `page` is None."""
     folders = sorted(results_dir.iterdir()) if results_dir.is_dir() else []
-    kept: dict[str, Kept] = {}
+    kept: dict[str, CollectedResult] = {}
     for folder in (f for f in folders if f.is_dir() and not f.name.startswith(".")):
         yield from audit_result(folder, manifest)
         try:
             if (found := read_result(folder)) is not None:
                 kept[folder.name] = found
-        except ResultError:  # told above
+        except ResultError:  # audit_result has reported it
             return
     if page is not None:
         yield from _audit_page(manifest, kept, page, plots_dir, results_dir)
 
 
-def audit_result(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """One folder of results."""
+def audit_result(folder: Path, manifest: BenchmarkManifest) -> Iterator[str]:
+    """Audit one folder of results."""
     name = folder.name
     row = manifest.by_id.get(name)
     if row is None:
@@ -73,8 +73,8 @@ def audit_result(folder: Path, manifest: Manifest) -> Iterator[str]:
     yield from _audit_evaluation(row, kept)
 
 
-def audit_folder(folder: str | Path, manifest: Manifest) -> Iterator[str]:
-    """A run folder, before it is collected."""
+def audit_folder(folder: str | Path, manifest: BenchmarkManifest) -> Iterator[str]:
+    """Audit a run folder before it is collected."""
     try:
         run = open_run(folder, trial=0)
         if run.layout.search_dir().exists():
@@ -82,7 +82,7 @@ def audit_folder(folder: str | Path, manifest: Manifest) -> Iterator[str]:
             return
         row = row_of(run, manifest.rows)
         kept = gather(run, row)
-    except (ResultError, RunFolderError, SpecError) as error:
+    except LabError as error:
         yield str(error)
         return
     except (OSError, ValueError) as error:
@@ -94,8 +94,8 @@ def audit_folder(folder: str | Path, manifest: Manifest) -> Iterator[str]:
     yield from _audit_scores(row, kept)
 
 
-def _audit_run(row: Row, kept: Kept) -> Iterator[str]:
-    """Spec, settings, seed, mode and code version."""
+def _audit_run(row: Row, kept: CollectedResult) -> Iterator[str]:
+    """Check spec, settings, seed, mode and code version."""
     yield from row_problems(row)
     yield from row_problems(row, kept.spec)
     for problem in spec_differences(row.spec(), kept.spec):
@@ -120,8 +120,8 @@ def _audit_code(row: Row, provenance: Provenance) -> Iterator[str]:
         yield f"code: slm-lab {version}, the row counts from {row.code_version} on"
 
 
-def _audit_scores(row: Row, kept: Kept) -> Iterator[str]:
-    """As many sessions as claimed, each with its whole curve, and a mean that is their mean."""
+def _audit_scores(row: Row, kept: CollectedResult) -> Iterator[str]:
+    """Check the number of sessions, that each has its whole curve, and the mean of their scores."""
     result, curve = kept.result, kept.curve
     expected = list(range(row.settings.max_session))
     if sorted(result.sessions) != expected:
@@ -142,7 +142,7 @@ def _audit_scores(row: Row, kept: Kept) -> Iterator[str]:
         yield f"{row.id}: {found} is not the mean of its sessions, {mean}"
 
 
-def _audit_evaluation(row: Row, kept: Kept) -> Iterator[str]:
+def _audit_evaluation(row: Row, kept: CollectedResult) -> Iterator[str]:
     found = kept.result.evaluation
     if found is None:
         yield f"{row.id}: evaluation: missing"
@@ -154,8 +154,8 @@ def _audit_evaluation(row: Row, kept: Kept) -> Iterator[str]:
 
 
 def _audit_page(
-    manifest: Manifest,
-    kept: Mapping[str, Kept],
+    manifest: BenchmarkManifest,
+    kept: Mapping[str, CollectedResult],
     page: Path,
     plots_dir: Path,
     results_dir: Path,

@@ -1,4 +1,4 @@
-"""From a run folder to a result: measured there, evaluated, thinned out, written small."""
+"""Collect a run folder into a result: scores, an evaluation, a thinned curve, provenance."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ from slm_lab.analysis.curves import curve
 from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial
 from slm_lab.api.run import evaluate
-from slm_lab.benchmark.manifest import Manifest, Row
-from slm_lab.benchmark.result import Evaluated, Kept, Provenance, Result, ResultError, write_result
+from slm_lab.benchmark.manifest import BenchmarkManifest, Row
+from slm_lab.benchmark.result import (
+    CollectedResult,
+    Evaluated,
+    Provenance,
+    Result,
+    ResultError,
+    write_result,
+)
 from slm_lab.runs.files import read_json
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.provenance import read_sittings
@@ -26,11 +33,11 @@ EVALUATION_SEED = 0
 CURVE_POINTS = 200
 
 
-def collect(folder: str | Path, manifest: Manifest, results_dir: Path) -> Result:
-    """Evaluate the final agents of a finished run and keep what its table needs.
+def collect(folder: str | Path, manifest: BenchmarkManifest, results_dir: Path) -> Result:
+    """Evaluate the final agents of a finished run and write its result.
 
-    A run that fits no row, is not finished or is a search is refused. Whether a result may stand,
-    with its code version and all, is for the audit to say.
+    A run that fits no row, is not finished or is a search is refused. The audit checks the rest,
+    such as the code version.
     """
     run = open_run(folder, trial=0)
     if run.layout.search_dir().exists():
@@ -50,12 +57,12 @@ def collect(folder: str | Path, manifest: Manifest, results_dir: Path) -> Result
         raise ResultError(f"{folder}: session(s) {', '.join(map(str, bad))} have no score.")
     evaluated = _evaluated(run)
     result = kept.result.model_copy(update={"evaluation": evaluated})
-    write_result(Kept(result, kept.spec, kept.curve), results_dir / row.id)
+    write_result(CollectedResult(result, kept.spec, kept.curve), results_dir / row.id)
     return result
 
 
 def row_of(run: SavedRun, rows: Iterable[Row]) -> Row:
-    """The row whose spec, with flags and seed, is the one that ran."""
+    """Find the row whose spec, with flags and seed, is the one that ran."""
     closest: tuple[int, Row, str] | None = None
     for row in rows:
         if not run.layout.name.startswith(row.spec_name):
@@ -75,8 +82,8 @@ def row_of(run: SavedRun, rows: Iterable[Row]) -> Row:
     raise ResultError(f"{run.layout.predir}: ran something else than {row.id} says\n{told}")
 
 
-def gather(run: SavedRun, row: Row) -> Kept:
-    """What the files of a run folder say, without playing a single episode."""
+def gather(run: SavedRun, row: Row) -> CollectedResult:
+    """Read the result from the files of a run folder, without an evaluation."""
     metrics = analyze_trial(run.layout, 0, write=False)
     result = Result(
         row=row.id,
@@ -89,11 +96,11 @@ def gather(run: SavedRun, row: Row) -> Kept:
         evaluation=None,
         provenance=_provenance(run),
     )
-    return Kept(result, run.spec, _thinned_curve(run.layout, metrics))
+    return CollectedResult(result, run.spec, _thinned_curve(run.layout, metrics))
 
 
 def _thinned_curve(layout: RunLayout, metrics: TrialMetrics) -> pd.DataFrame:
-    """The moving average of each session, at no more than so many frames, the last one included."""
+    """The moving average of each session at CURVE_POINTS frames at most, the last one included."""
     paths = {i: layout.session_csv(0, i, "eval") for i in metrics.sessions}
     tables = {i: read_session(path, folder=layout.predir) for i, path in paths.items()}
     joined = pd.concat(
@@ -105,7 +112,7 @@ def _thinned_curve(layout: RunLayout, metrics: TrialMetrics) -> pd.DataFrame:
 
 
 def _evaluated(run: SavedRun) -> Evaluated:
-    """100 fresh episodes of each final agent; those that were played already are not again."""
+    """Evaluate each final agent over 100 episodes, unless the run folder has that evaluation."""
     path = run.layout.trial_evaluation(0, best=False, sampled=False)
     asked = {"agent": "last", "policy": "deterministic", "episodes": EPISODES}
     asked["seed"] = EVALUATION_SEED
@@ -152,7 +159,7 @@ def _provenance(run: SavedRun) -> Provenance:
 
 
 def _total(parts: Iterable[float | None]) -> float | None:
-    """None where a part is not known: a process that was killed could not say."""
+    """The sum, or None where a part is unknown because its process was killed."""
     known = list(parts)
     return None if None in known else round(sum(filter(None, known)), 1)
 

@@ -1,4 +1,4 @@
-"""From the development remote to the public one: only runs that are what they claim to be."""
+"""Publish runs of the development hub on the public one, after checking their settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEARCH_TRACES = ("ray_tune", "*_experiment_df.csv", "info/*_trial_data_dict.json
 
 @dataclass(frozen=True, slots=True)
 class Graduation:
-    """What came of it, and what a reader of the public table should know beside."""
+    """The outcome, and notes for readers of the public table."""
 
     summary: str
     notes: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ def graduate(
     only_check: bool = False,
     progress: Progress | None = None,
 ) -> Graduation:
-    """Publish a run: a folder here, or one of the remote `source`, by its name.
+    """Publish a run: a local folder, or a folder of the remote `source`, by its name.
 
     Refused with every reason at once if it came from a search, if its spec has other Settings than
     the benchmark's table of its env and algorithm, or if not all of its sessions are finished.

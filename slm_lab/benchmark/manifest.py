@@ -1,7 +1,7 @@
-"""The manifest: which spec is run on which env under which Settings, and what to compare with.
+"""The benchmark manifest: specs, envs and Settings of the rows, and scores to compare with.
 
-One YAML file per phase, beside this module. Settings are those that the documents ask for; a row
-whose spec says otherwise is an error, so that a table never shows a run under other conditions.
+Each phase is a YAML file beside this module. A row whose spec has other Settings is an error, so
+that a table never shows a run under other conditions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from slm_lab.error import LabError
 from slm_lab.spec import Spec, SpecError, load_spec
 from slm_lab.spec.catalog import listed_env, target_score
 
@@ -24,7 +25,7 @@ SOURCES_FILE = "sources.yaml"
 Flag = Literal["env", "max_frame", "env.max_frame", "meta.max_session", "meta.log_frequency"]
 
 
-class ManifestError(ValueError):
+class ManifestError(LabError):
     """A manifest that cannot be used; the message names the file and the row."""
 
 
@@ -33,7 +34,7 @@ class Part(BaseModel):
 
 
 class Settings(Part):
-    """What must be the same for scores to be comparable."""
+    """Settings that must be equal for scores to be comparable."""
 
     max_frame: Annotated[int, Field(gt=0)]
     num_envs: Annotated[int, Field(gt=0)]
@@ -42,7 +43,7 @@ class Settings(Part):
 
 
 class Reference(Part):
-    """A score that somebody else reached; `source` is a tag of sources.yaml."""
+    """A published score; `source` is a tag of sources.yaml."""
 
     score: float
     source: str
@@ -55,10 +56,10 @@ class Reference(Part):
 class Row(Part):
     """One cell of the tables: an algorithm on an env.
 
-    `flags` are -s flags whose value is what the row itself says, such as `env` where the spec is
-    for many envs, or `max_frame` and `meta.max_session` for a budget that is not the spec's;
-    `variables` are any further ones. `best` is the best training run of the documents. `skip` says
-    why nobody runs it, `note` why it falls short.
+    `flags` are -s flags that take their value from the row, such as `env` where the spec is for
+    many envs, or `max_frame` and `meta.max_session` for another budget; `variables` are further
+    ones. `best` is the best training run of the documents. `skip` says why the row is not run,
+    `note` why it falls short.
     """
 
     env: str
@@ -88,7 +89,7 @@ class Row(Part):
 
     @property
     def goal(self) -> float | None:
-        """What a run is marked against: the bar, else the target, else the documents' best."""
+        """The score to reach: the bar, else the target, else the best of the documents."""
         if self.bar is not None:
             return self.bar
         if self.target is not None:
@@ -114,7 +115,7 @@ class Row(Part):
         return value
 
     def spec(self) -> Spec:
-        """The spec that a run of this row has, its seed included."""
+        """The spec of a run of this row, with its seed."""
         sets = [*self.sets, f"meta.random_seed={self.seed}"]
         return load_spec(self.spec_file, self.spec_name, sets=sets)
 
@@ -144,7 +145,7 @@ class Phase(Part):
     @model_validator(mode="before")
     @classmethod
     def _hand_down(cls, tree: Any) -> Any:
-        """What a phase or a table says once holds for each of its rows that does not say it."""
+        """Give the shared values of a phase or a table to each of its rows that lacks them."""
         shared = {"settings", "seed", "code_version", "bar"}
         outer = {key: tree[key] for key in shared if key in tree}
         tables = [_filled_table(table, outer, shared) for table in tree["tables"]]
@@ -160,7 +161,7 @@ class Phase(Part):
         return list(dict.fromkeys(row.algorithm for row in self.rows))
 
 
-class Manifest(Part):
+class BenchmarkManifest(Part):
     phases: tuple[Phase, ...]
     sources: Mapping[str, str]
 
@@ -199,7 +200,7 @@ class Manifest(Part):
         return rows
 
 
-def load_manifest(where: str | Path | None = None) -> Manifest:
+def load_manifest(where: str | Path | None = None) -> BenchmarkManifest:
     """The shipped manifest; or that of a folder, or one file of it."""
     place = Path(where) if where is not None else Path(__file__).parent
     files = [place] if place.is_file() else sorted(place.glob("phase*.yaml"))
@@ -208,14 +209,16 @@ def load_manifest(where: str | Path | None = None) -> Manifest:
     phases = [_read_phase(path) for path in files]
     own = files[0].parent / SOURCES_FILE
     sources = _read_yaml(own if own.is_file() else Path(__file__).parent / SOURCES_FILE)
-    manifest = Manifest(phases=tuple(sorted(phases, key=lambda p: p.phase)), sources=sources)
+    manifest = BenchmarkManifest(
+        phases=tuple(sorted(phases, key=lambda p: p.phase)), sources=sources
+    )
     _check_unique(manifest)
     _check_sources(manifest)
     return manifest
 
 
 def row_problems(row: Row, spec: Spec | None = None) -> list[str]:
-    """Where a row and the spec it names disagree; the spec of a run may be given instead."""
+    """Differences between a row and its spec, or the spec of a run if given."""
     if spec is None:
         try:
             spec = row.spec()
@@ -286,7 +289,7 @@ def _merged(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any
     return {**outer, **inner, "settings": settings}
 
 
-def _check_unique(manifest: Manifest) -> None:
+def _check_unique(manifest: BenchmarkManifest) -> None:
     seen: dict[str, Row] = {}
     for row in manifest.rows:
         if row.id in seen:
@@ -294,7 +297,7 @@ def _check_unique(manifest: Manifest) -> None:
         seen[row.id] = row
 
 
-def _check_sources(manifest: Manifest) -> None:
+def _check_sources(manifest: BenchmarkManifest) -> None:
     for row in manifest.rows:
         for reference in filter(None, (row.best, *row.references)):
             if reference.source not in manifest.sources:

@@ -1,4 +1,4 @@
-"""Small PNGs for the repository: the curves of a row, and of every algorithm on an env."""
+"""Small PNG files for the repository: the curves of a row, and of all algorithms on an env."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from slm_lab.analysis.curves import SMOOTH_LABEL
+from slm_lab.analysis.plot import MATPLOTLIB_DASH
 from slm_lab.analysis.style import MEAN_COLOR, SESSION_COLOR, line_styles
 
 COLORS = 64  # lines on white need no more, and the file shrinks to a third
-DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 MARKERS = 8  # on a line
 SOURCE_KEY = "slm-lab-curves"  # PNG text: the digest of the numbers that are drawn
 
 
 def plot_sessions(curve: pd.DataFrame, path: Path, *, title: str) -> None:
-    """The sessions of one row, thin, under their mean."""
+    """Draw the sessions of one row as thin lines under their mean."""
     figure, axes = _figure(title)
     for name in curve:
         axes.plot(curve.index, curve[name], color=SESSION_COLOR, linewidth=0.7, alpha=0.6)
@@ -33,10 +33,10 @@ def plot_sessions(curve: pd.DataFrame, path: Path, *, title: str) -> None:
 
 
 def plot_algorithms(curves: Mapping[str, pd.DataFrame], path: Path, *, title: str) -> None:
-    """The mean of each algorithm with a band of one standard deviation over its sessions.
+    """Draw the mean of each algorithm with a band of one standard deviation over its sessions.
 
-    A file that shows these very numbers already is left alone: another version of matplotlib would
-    draw other bytes.
+    A file that shows these numbers already is not drawn again, because another version of
+    matplotlib would draw other bytes.
     """
     digest = curves_digest(curves)
     if drawn_from(path) == digest:
@@ -51,7 +51,7 @@ def plot_algorithms(curves: Mapping[str, pd.DataFrame], path: Path, *, title: st
             curve.index,
             mean,
             color=color,
-            linestyle=DASHES[style.dash],
+            linestyle=MATPLOTLIB_DASH[style.dash],
             marker=style.marker,
             markevery=max(1, len(curve) // MARKERS),
             markersize=4,
@@ -63,7 +63,7 @@ def plot_algorithms(curves: Mapping[str, pd.DataFrame], path: Path, *, title: st
 
 
 def drawn_from(path: Path) -> str | None:
-    """The digest that a plot carries, or None where there is no such plot."""
+    """The digest in the metadata of a plot, or None where there is no such plot."""
     try:
         with Image.open(path) as image:
             found = image.info.get(SOURCE_KEY)
@@ -73,7 +73,7 @@ def drawn_from(path: Path) -> str | None:
 
 
 def curves_digest(curves: Mapping[str, pd.DataFrame]) -> str:
-    """The numbers of a plot, in short."""
+    """Digest of the numbers of a plot."""
     text = "".join(f"{name}\n{curve.to_csv(float_format='%.6g')}" for name, curve in curves.items())
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""What is kept of a run: a folder of a few kilobytes, from which the tables are made again.
+"""The result of a run: a folder of a few kilobytes, from which the tables are made.
 
 result.json   scores, evaluation, provenance
 curve.csv     the learning curve of each session, thinned out
@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from slm_lab.benchmark.plot import plot_sessions
-from slm_lab.spec import Spec, SpecError, load_spec
+from slm_lab.error import LabError
+from slm_lab.spec import Spec, load_spec
 
 RESULT, CURVE, SPEC, PLOT = "result.json", "curve.csv", "spec.json", "plot.png"
 
 
-class ResultError(ValueError):
-    """Results that cannot be read, or made of a run folder; the message says which and why."""
+class ResultError(LabError):
+    """A result that cannot be read or collected; the message names the folder and the reason."""
 
 
 class _Part(BaseModel):
@@ -34,7 +35,7 @@ class _Part(BaseModel):
 
 
 class Evaluated(_Part):
-    """Fresh episodes of the agents as training left them; `sessions` are means over episodes."""
+    """Evaluation of the final agents; `sessions` are means over fresh episodes."""
 
     agent: str
     policy: str
@@ -45,7 +46,7 @@ class Evaluated(_Part):
 
 
 class Provenance(_Part):
-    """Which code made it, where and in what time; None is not known.
+    """The code, machine and time of a run; None is unknown.
 
     A run that was resumed has several sittings, and one commit only if nobody changed the code in
     between. `cpu_seconds` are those of all sessions together.
@@ -87,7 +88,7 @@ class Result(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CollectedResult:
     """A result with the spec that ran and the curve: one column per session, indexed by frame."""
 
     result: Result
@@ -95,8 +96,8 @@ class Kept:
     curve: pd.DataFrame
 
 
-def write_result(kept: Kept, folder: Path) -> None:
-    """Write it beside and rename, so that a folder of results is whole or absent."""
+def write_result(kept: CollectedResult, folder: Path) -> None:
+    """Write a result beside its folder and rename it, so that a folder is complete or absent."""
     beside = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
@@ -109,8 +110,8 @@ def write_result(kept: Kept, folder: Path) -> None:
     beside.rename(folder)
 
 
-def read_result(folder: Path) -> Kept | None:
-    """None where there is none; a damaged one is an error that names the file."""
+def read_result(folder: Path) -> CollectedResult | None:
+    """Read a result; None where there is none, a ResultError for a damaged one."""
     path = folder / RESULT
     if not path.is_file():
         return None
@@ -120,16 +121,16 @@ def read_result(folder: Path) -> Kept | None:
         spec = load_spec(path)
         path = folder / CURVE
         curve = pd.read_csv(path, index_col="frame").astype("float64")
-    except (OSError, ValueError, ValidationError, SpecError) as error:
+    except (OSError, ValueError, LabError) as error:
         reason = str(error).splitlines()[0]
         raise ResultError(
             f"{path}: cannot be read ({reason}). Collect it again from its run folder."
         ) from None
-    return Kept(result, spec, curve)
+    return CollectedResult(result, spec, curve)
 
 
-def read_results(results_dir: Path) -> dict[str, Kept]:
-    """Row id -> what is kept of its run, by the folder's name."""
+def read_results(results_dir: Path) -> dict[str, CollectedResult]:
+    """Read all results, by the id of their row."""
     folders = sorted(results_dir.iterdir()) if results_dir.is_dir() else []
     kept = ((f.name, read_result(f)) for f in folders if f.is_dir() and not f.name.startswith("."))
     return {name: found for name, found in kept if found is not None}

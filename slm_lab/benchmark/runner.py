@@ -1,4 +1,4 @@
-"""Run what is missing, one row after the other, each as `slm-lab run` would."""
+"""Run the missing rows one after the other, as `slm-lab run` would."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from slm_lab.api.run import RunStopped, run
 from slm_lab.benchmark.collect import collect
-from slm_lab.benchmark.manifest import Manifest, Row
-from slm_lab.benchmark.result import Kept, Result
-from slm_lab.benchmark.state import OPEN, RowState, Standing, row_state
+from slm_lab.benchmark.manifest import BenchmarkManifest, Row
+from slm_lab.benchmark.result import CollectedResult, Result
+from slm_lab.benchmark.state import OPEN, RowState, RowStatus, row_state
 from slm_lab.training.options import RunOptions
 
 GUESSED_FRAMES_PER_SECOND = 2000.0  # of a whole trial, until a first row has been measured
@@ -24,15 +24,15 @@ GUESSED_FRAMES_PER_SECOND = 2000.0  # of a whole trial, until a first row has be
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A row that has something left to do, and how long that may take."""
+    """A row to run, and its estimated hours."""
 
     state: RowState
     hours: float
 
 
 @dataclass(slots=True)
-class Report:
-    """What a call of `run_benchmark` came to."""
+class BenchmarkOutcome:
+    """The outcome of a call of `run_benchmark`."""
 
     done: list[Result] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)  # row id -> reason
@@ -41,7 +41,7 @@ class Report:
 
 
 def run_benchmark(
-    manifest: Manifest,
+    manifest: BenchmarkManifest,
     steps: Sequence[Step],
     *,
     results_dir: Path,
@@ -49,13 +49,13 @@ def run_benchmark(
     budget_hours: float | None = None,
     log_level: str = "INFO",
     tell: Callable[[str], None],
-) -> Report:
+) -> BenchmarkOutcome:
     """Run the steps in the order of `next_step`, collecting each result.
 
     A row that fails is reported and the rest goes on. At the end of the budget, on Ctrl-C and on
     SIGTERM, the running trial writes its checkpoints, and the next call goes on with it.
     """
-    waiting, report = list(steps), Report()
+    waiting, report = list(steps), BenchmarkOutcome()
     end = None if budget_hours is None else time.monotonic() + budget_hours * 3600
     while waiting:
         step = next_step(waiting, None if end is None else (end - time.monotonic()) / 3600)
@@ -65,8 +65,8 @@ def run_benchmark(
         waiting.remove(step)
         # Another process may have been faster meanwhile.
         state = row_state(step.state.row, results_dir, data_dir)
-        if state.standing not in (*OPEN, Standing.failed):
-            tell(f"{state.row.id}: {state.standing} by now")
+        if state.status not in (*OPEN, RowStatus.failed):
+            tell(f"{state.row.id}: {state.status} by now")
             continue
         position = f"{len(steps) - len(waiting)}/{len(steps)}"
         tell(f"[{position}] {state.row.id}, {_duration(step.hours)}: {state.row.command}")
@@ -80,7 +80,7 @@ def run_benchmark(
         except KeyboardInterrupt:  # while it was evaluated: the training is kept
             report.stopped_by = signal.SIGINT
             break
-        except Exception as error:  # whatever one row comes to, the others shall run
+        except Exception as error:  # one failed row must not stop the others
             report.failed[state.row.id] = f"{type(error).__name__}: {error}"
             tell(f"{state.row.id} failed: {error}")
             continue
@@ -91,43 +91,45 @@ def run_benchmark(
 
 def open_steps(
     rows: Sequence[Row],
-    manifest: Manifest,
-    kept: Mapping[str, Kept],
+    manifest: BenchmarkManifest,
+    kept: Mapping[str, CollectedResult],
     *,
     results_dir: Path,
     data_dir: Path,
     retry: bool = False,
 ) -> list[Step]:
-    """The rows that are not done; failed ones only to `retry`, since they would fail again."""
-    wanted = (*OPEN, Standing.failed) if retry else OPEN
+    """The rows that are not done; failed ones only with `retry`, since they would fail again."""
+    wanted = (*OPEN, RowStatus.failed) if retry else OPEN
     states = (row_state(row, results_dir, data_dir) for row in rows)
     return [
         Step(state, estimated_hours(state, manifest, kept))
         for state in states
-        if state.standing in wanted
+        if state.status in wanted
     ]
 
 
 def next_step(waiting: Sequence[Step], hours_left: float | None) -> Step | None:
-    """Which row to run next: the longest that fits into what is left of the budget.
+    """The row to run next: the longest that fits into the rest of the budget, or None.
 
-    A long row is begun while there is room for it, and short ones fill what remains; one that is
-    not expected to end in time is left out, not begun. What is trained already and only has to be
-    collected comes first. Without a budget it is the order of the manifest. None: nothing fits.
+    Long rows come first and short ones fill the remaining time; a row that would not end in time is
+    left out. A trained row that only has to be collected precedes all others. Without a budget the
+    order is that of the manifest.
     """
-    trained = [step for step in waiting if step.state.standing is Standing.trained]
+    trained = [step for step in waiting if step.state.status is RowStatus.trained]
     if trained or hours_left is None:
         return (trained or list(waiting))[0]
     fitting = [step for step in waiting if step.hours <= hours_left]
     return max(fitting, key=lambda step: step.hours, default=None)
 
 
-def estimated_hours(state: RowState, manifest: Manifest, kept: Mapping[str, Kept]) -> float:
-    """Frames that are left, at the speed measured before.
+def estimated_hours(
+    state: RowState, manifest: BenchmarkManifest, kept: Mapping[str, CollectedResult]
+) -> float:
+    """Estimate the hours of the remaining frames from measured speeds.
 
-    The speed is the row's own, if it has a result of another spec; else the median of the same
-    algorithm on envs of the same number of copies (so of the same phase), else of that algorithm,
-    else of everything measured, else a guess.
+    The speed is that of the row's earlier result, if it has one of another spec; else the median
+    over rows of the same algorithm and number of envs, else of the same algorithm, else of all
+    results, else a guess.
     """
     row = state.row
     speeds = {id_: speed for id_, found in kept.items() if (speed := _speed(found)) is not None}
@@ -152,7 +154,7 @@ def estimated_hours(state: RowState, manifest: Manifest, kept: Mapping[str, Kept
     return frames * (1.0 - state.progress) / speed / 3600
 
 
-def _speed(kept: Kept) -> float | None:
+def _speed(kept: CollectedResult) -> float | None:
     """Frames per second of all sessions together."""
     seconds = kept.result.provenance.seconds
     frames = kept.result.frame * len(kept.result.sessions)
@@ -160,10 +162,10 @@ def _speed(kept: Kept) -> float | None:
 
 
 def _train(state: RowState, data_dir: Path, log_level: str) -> Path:
-    """Train the row, or go on with its run; what is trained already is only named."""
-    if state.standing is Standing.trained and state.folder is not None:
+    """Train the row or resume its run, and return the run folder."""
+    if state.status is RowStatus.trained and state.folder is not None:
         return state.folder
-    is_resumable = state.standing in (Standing.interrupted, Standing.failed)
+    is_resumable = state.status in (RowStatus.interrupted, RowStatus.failed)
     mode = f"train@{state.folder}" if is_resumable and state.folder else "train"
     options = RunOptions(data_dir=str(data_dir), log_level=log_level)
     metrics = run(state.row.spec(), mode, options)
@@ -174,10 +176,10 @@ def _train(state: RowState, data_dir: Path, log_level: str) -> Path:
 
 @contextmanager
 def _stopped_at(end: float | None) -> Iterator[None]:
-    """At the time `end` this process gets a SIGTERM, which a training ends cleanly on.
+    """Send this process a SIGTERM at the time `end`, on which a training ends cleanly.
 
-    Between two trainings, or while graphs are drawn, it only marks the end of the budget, which
-    the next step is chosen by.
+    Between two trainings, or while graphs are drawn, the signal has no effect: the next step is
+    chosen by the rest of the budget.
     """
     if end is None or threading.current_thread() is not threading.main_thread():
         yield

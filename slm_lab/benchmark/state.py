@@ -1,4 +1,4 @@
-"""Where each row of the manifest stands, by its results and by the run folders of this machine."""
+"""Status of each row of the manifest, from its result and the run folders of this machine."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 
 from slm_lab.analysis.tables import read_session
 from slm_lab.benchmark.manifest import Row
-from slm_lab.benchmark.result import Kept, read_result
+from slm_lab.benchmark.result import CollectedResult, read_result
+from slm_lab.error import LabError
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.lock import is_held, lock_holders
 from slm_lab.runs.provenance import read_sittings
 from slm_lab.runs.resume import spec_differences, unfinished_sessions
-from slm_lab.runs.saved_run import RunFolderError, open_run
-from slm_lab.spec import Spec, SpecError
+from slm_lab.runs.saved_run import open_run
+from slm_lab.spec import Spec
 
 TIMESTAMP = r"\d{4}_\d\d_\d\d_\d{6}(_\d+)?"
 
 
-class Standing(StrEnum):
+class RowStatus(StrEnum):
     done = "done"  # its result is kept, and of the spec as it is today
     trained = "trained"  # the run is finished, its result is not kept yet
     running = "running"  # a process holds its folder
@@ -32,16 +33,16 @@ class Standing(StrEnum):
     skipped = "skipped"  # the manifest says why
 
 
-OPEN = (Standing.missing, Standing.stale, Standing.interrupted, Standing.trained)
+OPEN = (RowStatus.missing, RowStatus.stale, RowStatus.interrupted, RowStatus.trained)
 
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """`folder` is the run that the standing is about; `progress` the share of frames trained."""
+    """`folder` is the run that the status is about; `progress` the share of frames trained."""
 
     row: Row
-    standing: Standing
-    kept: Kept | None = None
+    status: RowStatus
+    kept: CollectedResult | None = None
     folder: Path | None = None
     progress: float = 0.0
     reason: str = ""
@@ -52,40 +53,40 @@ def row_states(rows: Sequence[Row], results_dir: Path, data_dir: Path) -> list[R
 
 
 def row_state(row: Row, results_dir: Path, data_dir: Path) -> RowState:
-    """A process at work comes first, then a result of today's spec, then the newest run folder."""
+    """The state of a running process, else of a result of today's spec, else of the newest run."""
     kept = read_result(results_dir / row.id)
     candidates = _folders(row.spec_name, data_dir)
-    if kept is None and not candidates:  # nothing to compare with: no spec need be read
-        standing = Standing.skipped if row.skip else Standing.missing
-        return RowState(row, standing, reason=row.skip)
+    if kept is None and not candidates:  # nothing to compare with, so the spec is not read
+        status = RowStatus.skipped if row.skip else RowStatus.missing
+        return RowState(row, status, reason=row.skip)
     spec = row.spec()
     runs = list(_runs(spec, candidates))
     for layout in runs:
         if is_held(layout.run_lock(), lock_holders(), folder=layout.predir):
             progress = _progress(spec, layout)
-            return RowState(row, Standing.running, kept, layout.predir, progress)
+            return RowState(row, RowStatus.running, kept, layout.predir, progress)
     if kept is not None and not spec_differences(spec, kept.spec):
-        return RowState(row, Standing.done, kept, progress=1.0)
+        return RowState(row, RowStatus.done, kept, progress=1.0)
     if runs:
-        standing, reason = _standing(spec, runs[0])
-        return RowState(row, standing, kept, runs[0].predir, _progress(spec, runs[0]), reason)
+        status, reason = _status(spec, runs[0])
+        return RowState(row, status, kept, runs[0].predir, _progress(spec, runs[0]), reason)
     if kept is not None:
         changed = ", ".join(problem.path for problem in spec_differences(spec, kept.spec))
-        return RowState(row, Standing.stale, kept, reason=f"other {changed} today")
-    return RowState(row, Standing.skipped if row.skip else Standing.missing, reason=row.skip)
+        return RowState(row, RowStatus.stale, kept, reason=f"other {changed} today")
+    return RowState(row, RowStatus.skipped if row.skip else RowStatus.missing, reason=row.skip)
 
 
-def _standing(spec: Spec, layout: RunLayout) -> tuple[Standing, str]:
+def _status(spec: Spec, layout: RunLayout) -> tuple[RowStatus, str]:
     left = unfinished_sessions(spec, layout, 0)
     for session in range(spec.meta.max_session):
         if layout.divergence_report(0, session).exists():
-            return Standing.failed, f"session {session} diverged"
+            return RowStatus.failed, f"session {session} diverged"
     if not left and layout.trial_metrics(0).exists():
-        return Standing.trained, ""
+        return RowStatus.trained, ""
     sittings = read_sittings(layout.trial_provenance(0), folder=layout.predir)
     if sittings and sittings[-1].end.startswith("failed"):
-        return Standing.failed, sittings[-1].end.removeprefix("failed: ")
-    return Standing.interrupted, ""
+        return RowStatus.failed, sittings[-1].end.removeprefix("failed: ")
+    return RowStatus.interrupted, ""
 
 
 def _folders(spec_name: str, data_dir: Path) -> list[Path]:
@@ -97,11 +98,11 @@ def _folders(spec_name: str, data_dir: Path) -> list[Path]:
 
 
 def _runs(spec: Spec, folders: Sequence[Path]) -> Iterator[RunLayout]:
-    """Those that trained this very spec."""
+    """The run folders that trained exactly this spec."""
     for folder in folders:
         try:
             run = open_run(folder, trial=0)
-        except (RunFolderError, SpecError):
+        except LabError:
             continue
         is_search = run.layout.search_dir().exists()
         same_name = run.layout.name == spec.name
@@ -110,7 +111,7 @@ def _runs(spec: Spec, folders: Sequence[Path]) -> Iterator[RunLayout]:
 
 
 def _progress(spec: Spec, layout: RunLayout) -> float:
-    """Share of the frames of all sessions that have been trained, by their tables."""
+    """Share of the frames that have been trained, by the tables of the sessions."""
     frames = 0.0
     for session in layout.sessions(0):
         try:

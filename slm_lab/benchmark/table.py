@@ -1,4 +1,4 @@
-"""docs/BENCHMARKS.md from the manifest and the results: nothing in it is typed by hand."""
+"""docs/BENCHMARKS.md, generated from the manifest and the results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pandas as pd
 from slm_lab.analysis.metrics import random_baseline
 from slm_lab.benchmark import MANIFEST_DIR
 from slm_lab.benchmark.collect import EPISODES
-from slm_lab.benchmark.manifest import Manifest, Phase, Reference, Row, Settings, Table
+from slm_lab.benchmark.manifest import BenchmarkManifest, Phase, Reference, Row, Settings, Table
 from slm_lab.benchmark.plot import curves_digest, drawn_from, plot_algorithms
-from slm_lab.benchmark.result import PLOT, Kept, Result
+from slm_lab.benchmark.result import PLOT, CollectedResult, Result
 from slm_lab.runs.resume import spec_differences
 
 SOLVED, CLOSE, MEASURED, FAILED, PENDING, SKIPPED = "✅", "⚠️", "📊", "❌", "🔄", "Skip"
@@ -53,10 +53,10 @@ LEGEND = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A row beside its result. A result of a spec that has changed since does not count."""
+    """A row and its result; a result of a spec that has changed since does not count."""
 
     row: Row
-    kept: Kept | None
+    kept: CollectedResult | None
 
     @property
     def mark(self) -> str:
@@ -66,7 +66,7 @@ class Cell:
 
 
 def mark(row: Row, score: float) -> str:
-    """How a score compares with the goal of its row."""
+    """Mark of a score, compared with the goal of its row."""
     goal = row.goal
     if goal is None:
         return MEASURED
@@ -78,8 +78,8 @@ def mark(row: Row, score: float) -> str:
 
 
 def write_page(
-    manifest: Manifest,
-    kept: Mapping[str, Kept],
+    manifest: BenchmarkManifest,
+    kept: Mapping[str, CollectedResult],
     *,
     page: Path,
     plots_dir: Path,
@@ -97,8 +97,8 @@ def write_page(
 
 
 def page_text(
-    manifest: Manifest,
-    kept: Mapping[str, Kept],
+    manifest: BenchmarkManifest,
+    kept: Mapping[str, CollectedResult],
     *,
     page: Path,
     plots_dir: Path,
@@ -127,7 +127,9 @@ def page_text(
     return "\n".join(lines) + "\n"
 
 
-def current_cells(manifest: Manifest, kept: Mapping[str, Kept]) -> dict[str, Cell]:
+def current_cells(
+    manifest: BenchmarkManifest, kept: Mapping[str, CollectedResult]
+) -> dict[str, Cell]:
     """Every row by its id, with its result if that is of the row's spec as it is today."""
     cells = {}
     for row in manifest.rows:
@@ -137,7 +139,9 @@ def current_cells(manifest: Manifest, kept: Mapping[str, Kept]) -> dict[str, Cel
     return cells
 
 
-def env_curves(manifest: Manifest, cells: Mapping[str, Cell]) -> dict[str, dict[str, pd.DataFrame]]:
+def env_curves(
+    manifest: BenchmarkManifest, cells: Mapping[str, Cell]
+) -> dict[str, dict[str, pd.DataFrame]]:
     """Env -> algorithm -> its curves, for the envs that have any."""
     curves: dict[str, dict[str, pd.DataFrame]] = {}
     for row in manifest.rows:
@@ -150,8 +154,10 @@ def plot_name(env: str) -> str:
     return f"{env.replace('/', '_')}.png"
 
 
-def missing_plots(manifest: Manifest, kept: Mapping[str, Kept], plots_dir: Path) -> list[Path]:
-    """Plots of the page that are not there, or show other curves."""
+def missing_plots(
+    manifest: BenchmarkManifest, kept: Mapping[str, CollectedResult], plots_dir: Path
+) -> list[Path]:
+    """Plots of the page that are missing or show other curves."""
     drawn = env_curves(manifest, current_cells(manifest, kept))
     paths = {plots_dir / plot_name(env): curves_digest(curves) for env, curves in drawn.items()}
     return [path for path, digest in paths.items() if drawn_from(path) != digest]
@@ -160,7 +166,7 @@ def missing_plots(manifest: Manifest, kept: Mapping[str, Kept], plots_dir: Path)
 # Parts of the page
 
 
-def _phase_overview(manifest: Manifest, cells: Mapping[str, Cell]) -> list[str]:
+def _phase_overview(manifest: BenchmarkManifest, cells: Mapping[str, Cell]) -> list[str]:
     """Phase by algorithm: how many envs have which mark."""
     algorithms = list(dict.fromkeys(row.algorithm for row in manifest.rows))
     lines = _header("Phase", "Category", "Envs", *algorithms, "Overall")
@@ -243,7 +249,7 @@ def _title(row: Row, table: Table) -> str:
 
 
 def _settings_of(table: Table) -> str:
-    """The Settings that the rows share, and those of single rows where they differ."""
+    """The Settings shared by the rows, and those of single rows where they differ."""
     names = list(Settings.model_fields)
     parts = []
     for name in names:

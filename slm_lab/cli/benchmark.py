@@ -1,4 +1,4 @@
-"""`slm-lab benchmark`: run the tables' rows, see where they stand, collect, write, audit."""
+"""`slm-lab benchmark`: run the rows of the tables, show their status, collect, write, audit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slm_lab.benchmark import PAGE, PLOTS_DIR, RESULTS_DIR
-from slm_lab.cli.options import FAILED
+from slm_lab.cli.options import FAILED, LogLevel, print_columns
 
 if TYPE_CHECKING:
-    from slm_lab.benchmark.manifest import Manifest, Row
-    from slm_lab.benchmark.runner import Report, Step
+    from slm_lab.benchmark.manifest import BenchmarkManifest, Row
+    from slm_lab.benchmark.runner import BenchmarkOutcome, Step
     from slm_lab.benchmark.state import RowState
 
 app = typer.Typer(
@@ -54,9 +54,7 @@ def run(
     retry: Annotated[
         bool, typer.Option("--retry", help="Also rows whose last run failed.")
     ] = False,
-    log_level: Annotated[
-        str, typer.Option(envvar="LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")
-    ] = "INFO",
+    log_level: LogLevel = "INFO",
     data: Data = DATA,
     results: Results = RESULTS_DIR,
     manifest: ManifestPath = None,
@@ -101,20 +99,20 @@ def status(
     results: Results = RESULTS_DIR,
     manifest: ManifestPath = None,
 ) -> None:
-    """Show where each row stands: done, running, interrupted, failed, missing."""
+    """Show the status of each row: done, running, interrupted, failed, missing."""
     from slm_lab.benchmark.manifest import load_manifest
     from slm_lab.benchmark.state import row_states
 
     rows = _chosen(load_manifest(manifest), phases, envs, algorithms)
     states = row_states(rows, results, data)
     _print_table(
-        ("ENV", "ALGORITHM", "STANDING", "SCORE", "GOAL", "FOLDER OR REASON"),
+        ("ENV", "ALGORITHM", "STATUS", "SCORE", "GOAL", "FOLDER OR REASON"),
         [_status_cells(state) for state in states],
     )
     counts: dict[str, int] = {}
     for state in states:
-        counts[state.standing] = counts.get(state.standing, 0) + 1
-    typer.echo(", ".join(f"{number} {standing}" for standing, number in counts.items()))
+        counts[state.status] = counts.get(state.status, 0) + 1
+    typer.echo(", ".join(f"{number} {status}" for status, number in counts.items()))
 
 
 @app.command()
@@ -184,7 +182,7 @@ def audit(
 
 
 def _chosen(
-    manifest: Manifest,
+    manifest: BenchmarkManifest,
     phases: Sequence[int] | None,
     envs: Sequence[str] | None,
     algorithms: Sequence[str] | None,
@@ -195,13 +193,13 @@ def _chosen(
 def _status_cells(state: RowState) -> tuple[str, ...]:
     score = "" if state.kept is None else f"{state.kept.result.total_reward_ma:.2f}"
     goal = "" if state.row.goal is None else f"{state.row.goal:g}"
-    standing = state.standing.value
+    status = state.status.value
     if 0.0 < state.progress < 1.0:
-        standing += f" {state.progress:.0%}"
+        status += f" {state.progress:.0%}"
     where = state.reason or ("" if state.folder is None else state.folder.as_posix())
     if not where and state.kept is not None:
         where = state.kept.result.folder
-    return state.row.env, state.row.algorithm, standing, score, goal, where
+    return state.row.env, state.row.algorithm, status, score, goal, where
 
 
 def _print_plan(steps: Sequence[Step], budget: float | None) -> None:
@@ -213,13 +211,13 @@ def _print_plan(steps: Sequence[Step], budget: float | None) -> None:
         left = None if left is None else left - step.hours
         total += step.hours
         row = step.state.row
-        rows.append((row.id, step.state.standing.value, f"{step.hours:.2f}", row.command))
+        rows.append((row.id, step.state.status.value, f"{step.hours:.2f}", row.command))
     rows += [(s.state.row.id, "left out", f"{s.hours:.2f}", s.state.row.command) for s in waiting]
-    _print_table(("ROW", "STANDING", "HOURS", "COMMAND"), rows)
+    _print_table(("ROW", "STATUS", "HOURS", "COMMAND"), rows)
     typer.echo(f"{len(rows) - len(waiting)} row(s), about {total:.1f} h")
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: BenchmarkOutcome) -> None:
     for row, reason in report.failed.items():
         typer.echo(f"failed    {row}: {reason}", err=True)
     for step in report.left_out:
@@ -245,7 +243,4 @@ def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
             shown.add_row(*map(Text, row))
         console.print(shown)
         return
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
+    print_columns(head, rows)

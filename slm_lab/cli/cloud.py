@@ -5,55 +5,55 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slm_lab.cli.options import Sets, Trust
 
+if TYPE_CHECKING:
+    from slm_lab.cloud.task import RemoteRun
+    from slm_lab.spec import Spec
+
+
+SpecFile = Annotated[str, typer.Argument(help="Spec file, as for `run`.")]
+SpecName = Annotated[str, typer.Argument(help="Name of the spec in the file.")]
+Mode = Annotated[str, typer.Argument(help="train, search or dev.")]
+Name = Annotated[
+    str | None,
+    typer.Option("--name", "-n", help="Name of the run in dstack; SPEC_NAME if not given."),
+]
+Gpu = Annotated[bool, typer.Option("--gpu", help="On a machine with a GPU.")]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Profile a dev run in detail, as `run` does.")
+]
+MaxDuration = Annotated[
+    float | None,
+    typer.Option(metavar="HOURS", help="Stop the run after so long. Overrides the file's."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be submitted, and exit.")]
+
 
 def run_remote(
-    spec_file: Annotated[str, typer.Argument(help="Spec file, as for `run`.")],
-    spec_name: Annotated[str, typer.Argument(help="Name of the spec in the file.")],
-    mode: Annotated[str, typer.Argument(help="train, search or dev.")] = "train",
-    name: Annotated[
-        str | None,
-        typer.Option("--name", "-n", help="Name of the run in dstack; SPEC_NAME if not given."),
-    ] = None,
+    spec_file: SpecFile,
+    spec_name: SpecName,
+    mode: Mode = "train",
+    name: Name = None,
     sets: Sets = None,
-    gpu: Annotated[bool, typer.Option("--gpu", help="On a machine with a GPU.")] = False,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Profile a dev run in detail, as `run` does.")
-    ] = False,
-    max_duration: Annotated[
-        float | None,
-        typer.Option(metavar="HOURS", help="Stop the run after so long. Overrides the file's."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be submitted, and exit.")
-    ] = False,
+    gpu: Gpu = False,
+    profile: Profile = False,
+    max_duration: MaxDuration = None,
+    dry_run: DryRun = False,
     trust: Trust = None,
 ) -> None:
     """Run a spec on a rented machine, through dstack. Results arrive on the hub."""
     from slm_lab.cloud.code import pack
-    from slm_lab.cloud.dstack import NO_OFFERS, check_ready, submit
+    from slm_lab.cloud.dstack import check_ready, submit
     from slm_lab.cloud.error import CloudError
-    from slm_lab.cloud.task import (
-        RemoteRun,
-        build_task,
-        find_configuration,
-        missing_token,
-        to_yaml,
-    )
+    from slm_lab.cloud.task import RemoteRun, build_task, missing_token, to_yaml
     from slm_lab.runs.layout import new_timestamp
-    from slm_lab.search.plan import plan_search
-    from slm_lab.spec import load_spec
-    from slm_lab.spec.trust import admit_modules
 
-    spec = load_spec(spec_file, spec_name, sets=sets or [], trust=trust or ())
-    admit_modules(spec)
-    if mode == "search":
-        plan_search(spec)
+    spec = _checked_spec(spec_file, spec_name, mode, sets, trust)
     run = RemoteRun(
         name=name or spec_name.lower().replace("_", "-"),
         spec_name=spec_name,
@@ -75,16 +75,37 @@ def run_remote(
     if lacking:
         raise CloudError(lacking)
     check_ready(run.name, gpu=gpu, again=shlex.join(["slm-lab", *sys.argv[1:]]))
-    said = submit(to_yaml(task))
-    typer.echo(said)
-    if NO_OFFERS in said:
+    reply = submit(to_yaml(task))
+    _print_submitted(reply, run, task, f"{spec.agent.algorithm.name} on {spec.env.name}")
+
+
+def _checked_spec(
+    spec_file: str, spec_name: str, mode: str, sets: list[str] | None, trust: list[str] | None
+) -> Spec:
+    from slm_lab.search.plan import plan_search
+    from slm_lab.spec import load_spec
+    from slm_lab.spec.trust import admit_modules
+
+    spec = load_spec(spec_file, spec_name, sets=sets or [], trust=trust or ())
+    admit_modules(spec)
+    if mode == "search":
+        plan_search(spec)
+    return spec
+
+
+def _print_submitted(reply: str, run: RemoteRun, task: dict[str, Any], what: str) -> None:
+    from slm_lab.cloud.dstack import NO_OFFERS
+    from slm_lab.cloud.task import find_configuration
+
+    typer.echo(reply)
+    if NO_OFFERS in reply:
         again = task.get("retry", {}).get("duration", "a while")
         typer.echo(
             f"No machine fits at the moment; dstack looks for one for {again}. What there is: "
             f"`dstack offer`. What is asked for: {find_configuration(run.file_name)}"
         )
     typer.echo(
-        f"\nSubmitted {run.name}: {spec.agent.algorithm.name} on {spec.env.name}, {run.mode}, "
+        f"\nSubmitted {run.name}: {what}, {run.mode}, "
         f"at most {task.get('max_duration', 'off')}\n"
         f"  follow   dstack logs {run.name}\n"
         f"  stop     dstack stop {run.name} -y\n"

@@ -1,4 +1,4 @@
-"""`slm-lab doctor`: what works here, what does not, and how to mend it."""
+"""`slm-lab doctor`: check this machine, and print how to fix what fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`.env` of the working directory: settings for the commands, without `source .env`."""
+"""Settings for the commands from `.env` in the working directory, without `source .env`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import io
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from slm_lab.error import LabError
+
 MAX_BYTES = 100_000
 
-# All that is taken from the file. Other variables of a process decide which programs it starts and
+# Only these are taken from the file. Other variables decide which programs a process starts and
 # which code they load (GIT_SSH_COMMAND, IMAGEIO_FFMPEG_EXE, CXX, LD_PRELOAD, PYTHONPATH).
 SETTINGS = frozenset(
     {
@@ -34,15 +36,15 @@ SETTINGS = frozenset(
 )
 
 
-class DotenvError(ValueError):
+class DotenvError(LabError):
     """A line of `.env` that cannot be read. The message never repeats it: it may be a token."""
 
 
 def load_dotenv(path: Path, environment: MutableMapping[str, str]) -> str:
-    """Take the settings of a file that are not set already: what the shell says comes first.
+    """Take the settings of a file that the shell has not set.
 
-    A file of a run folder, which may have come from anywhere, is not read. Returns what to tell the
-    user about that, if anything.
+    A file of a run folder, which may have come from anywhere, is not read; the returned message
+    says so to the user.
     """
     if not path.is_file():
         return ""

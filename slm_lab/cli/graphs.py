@@ -1,4 +1,4 @@
-"""`slm-lab plot`, `plot-list`, `compare`, `retro`: look at what runs have left."""
+"""`slm-lab plot`, `plot-list`, `compare`, `retro`: graphs and statistics of run folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli.options import printable
+from slm_lab.cli.options import DataFolder, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from slm_lab.analysis.comparison import EnvComparison, Estimate
     from slm_lab.analysis.saved_trial import SavedTrial
 
-DataFolder = Annotated[
-    Path, typer.Option("--data-folder", "-d", help="Folder that holds the run folders.")
-]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Folder to write graphs into.")]
 Legends = Annotated[
     str | None,
@@ -33,14 +30,6 @@ class X(StrEnum):
     frame = "frame"
     time = "time"
     opt_step = "opt_step"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command()(plot)
-    app.command("plot-list")(plot_list)
-    app.command()(compare)
-    app.command()(retro)
 
 
 def plot(
@@ -121,7 +110,7 @@ def compare(
     output: Output = Path("docs/plots"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
 ) -> None:
-    """Which is better, and is it sure? Robust statistics over seeds, with intervals and graphs."""
+    """Compare trials: robust statistics over seeds, with intervals, tests and graphs."""
     from slm_lab.analysis.comparison import compare as compare_trials
     from slm_lab.analysis.comparison_plot import default_title, plot_comparison
 
@@ -141,7 +130,7 @@ def retro(
     folder: Annotated[Path, typer.Argument(help="Run folder of a trial or of a search.")],
     log_extra: Annotated[bool, typer.Option("--log-extra", help="More graphs.")] = False,
 ) -> None:
-    """Redo metrics, tables and graphs of a run folder from its saved files."""
+    """Write metrics, tables and graphs of a run folder again from its saved files."""
     from slm_lab.api.run import analyze
 
     for metrics in analyze(folder, log_extra=log_extra):
@@ -157,7 +146,7 @@ def _read(words: Sequence[str], data_folder: Path) -> list[SavedTrial]:
 
 @contextmanager
 def _writing(output: Path) -> Iterator[None]:
-    """An output folder that cannot be written to is the user's to mend."""
+    """Explain an output folder that cannot be written to."""
     from slm_lab.spec.run_folder import RunFolderError
 
     try:
@@ -220,7 +209,7 @@ def _print_comparison(console: Console, comparison: EnvComparison) -> None:
 
 
 def _cell(text: str) -> str:
-    """Text of a run folder for rich: neither markup nor an escape sequence."""
+    """Escape text of a run folder for rich, without escape sequences."""
     from rich.markup import escape
 
     return escape(printable(text))
@@ -238,5 +227,5 @@ def _estimate(estimate: Estimate) -> str:
 def _console() -> Console:
     from rich.console import Console
 
-    # In a file or a pipe nothing is broken to the width of some screen.
+    # Lines in a file or a pipe are not wrapped at the width of a screen.
     return Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 240)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slm_lab.cli.options import BAD_INPUT
+from slm_lab.cli.options import BAD_INPUT, DataFolder
+from slm_lab.error import LabError
 
 if TYPE_CHECKING:
     from slm_lab.hub.transfer import Progress, Transfer
@@ -21,18 +22,10 @@ Repo = Annotated[
         help="Dataset such as user/name, or file:PATH for a directory. By default HF_REPO.",
     ),
 ]
-DataFolder = Annotated[Path, typer.Option("--data-folder", "-d", help="Folder of run folders.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command()(pull)
-    app.command()(push)
-    app.command()(graduate)
 
 
 def print_remote(pattern: str, repo: str | None) -> None:
-    """One folder per line, for people and for pipes alike; where they are goes to stderr."""
+    """Print one run folder per line; the name of the remote goes to stderr."""
     from slm_lab.hub.names import is_folder_name
     from slm_lab.hub.remote import open_remote
     from slm_lab.hub.transfer import matching
@@ -132,9 +125,8 @@ def graduate(
 def _each(
     names: list[str], work: Callable[[str, Progress], Transfer], done: str, *, into: str
 ) -> None:
-    """Every folder gets its turn; those that did not work are named, and the command fails."""
-    from slm_lab.hub.error import NotAllowed, RemoteError
-    from slm_lab.runs.lock import LockedError
+    """Transfer every folder; those that failed are named, and then the command fails."""
+    from slm_lab.hub.error import NotAllowed
 
     failed = 0
     for name in names:
@@ -143,7 +135,7 @@ def _each(
                 transfer = work(name, progress)
         except NotAllowed:
             raise  # the next one would fare no better
-        except (RemoteError, LockedError) as error:
+        except LabError as error:
             failed += 1
             typer.echo(f"{type(error).__name__}: {error}", err=True)
             continue
@@ -167,7 +159,7 @@ def _each(
 
 @contextmanager
 def _progress(title: str) -> Iterator[Progress]:
-    """A bar of bytes on a terminal; elsewhere the line at the end says it all."""
+    """Show a bar of bytes on a terminal, and nothing elsewhere."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn

@@ -1,7 +1,9 @@
-"""What several commands share: exit codes, and the flags that change a spec."""
+"""Exit codes, options and text output that several commands share."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,9 +30,28 @@ Trust = Annotated[
 ]
 
 
+LogLevel = Annotated[str, typer.Option(envvar="LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")]
+DataFolder = Annotated[
+    Path, typer.Option("--data-folder", "-d", help="Folder that holds the run folders.")
+]
+
+
 def printable(text: str) -> str:
-    """The text without the escape sequences that a folder from elsewhere could send to a terminal.
+    """Remove escape sequences, which a run folder from elsewhere could send to a terminal.
 
     Line breaks and tabs stay.
     """
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+
+
+def print_columns(
+    head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()
+) -> None:
+    """Print a table as plain text; columns whose head is in `right` are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        cells = (
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for name, cell, width in zip(head, row, widths, strict=True)
+        )
+        typer.echo("  ".join(cells).rstrip())

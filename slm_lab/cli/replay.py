@@ -1,4 +1,4 @@
-"""`slm-lab enjoy`, `eval`, `export`: what to do with a run folder."""
+"""`slm-lab enjoy`, `eval`, `export`: replay, score and export a trained agent."""
 
 from __future__ import annotations
 
@@ -82,18 +82,18 @@ def enjoy_mode(
     mode: str,
     spec_name: str,
     *,
-    sets: Sequence[str],
+    sets: Sequence[str] | None,
     render: bool,
     seed: int | None,
-    trust: Sequence[str],
+    trust: Sequence[str] | None,
 ) -> None:
-    """`slm-lab run SPEC_FILE SPEC_NAME enjoy@WHERE`: the saved spec decides, not SPEC_FILE."""
+    """Run `slm-lab run SPEC_FILE SPEC_NAME enjoy@WHERE`; the saved spec is used, not SPEC_FILE."""
     where = mode.partition("@")[2]
     if not where:
         raise typer.BadParameter("enjoy what? Give enjoy@FOLDER, enjoy@SPEC or enjoy@latest.")
     if sets:
         raise typer.BadParameter("-s changes nothing in enjoy: an agent is replayed as it was.")
-    _enjoy(where, spec_name=spec_name, render=render, seed=seed or 0, trust=trust)
+    _enjoy(where, spec_name=spec_name, render=render, seed=seed or 0, trust=trust or ())
 
 
 def _enjoy(

@@ -1,4 +1,4 @@
-"""`slm-lab list`: the runs on this machine, and those on the hub."""
+"""`slm-lab list`: list the runs on this machine and on the hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slm_lab.cli.hub import Repo, print_remote
-from slm_lab.cli.options import BAD_INPUT, printable
+from slm_lab.cli.options import BAD_INPUT, print_columns, printable
 
 if TYPE_CHECKING:
     from slm_lab.runs.summary import RunSummary
@@ -40,7 +40,7 @@ def list_runs(
 
 
 def print_local(pattern: str, data_dir: Path) -> None:
-    """A table for people, plain text for pipes."""
+    """Print the runs of a folder: a table on a terminal, plain columns into a pipe."""
     from slm_lab.runs.catalog import RunCatalog
 
     if not data_dir.is_dir():
@@ -55,7 +55,7 @@ def print_local(pattern: str, data_dir: Path) -> None:
     if sys.stdout.isatty():
         _print_table(rows)
     else:
-        _print_plain(rows)
+        print_columns(HEAD, rows, RIGHT)
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:
@@ -93,13 +93,3 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
     for row in rows:
         table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
     Console().print(table)
-
-
-def _print_plain(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(HEAD, *rows, strict=True)]
-    for row in (HEAD, *rows):
-        cells = (
-            cell.rjust(width) if name in RIGHT else cell.ljust(width)
-            for name, cell, width in zip(HEAD, row, widths, strict=True)
-        )
-        typer.echo("  ".join(cells).rstrip())

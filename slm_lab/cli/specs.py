@@ -1,20 +1,15 @@
-"""`slm-lab spec` and `slm-lab specs`: look at spec files, check, convert and list them."""
+"""`slm-lab spec` and `slm-lab specs`: print, check, convert and list spec files."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from slm_lab.cli.options import BAD_INPUT, Sets
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    app.command()(spec)
-    app.command()(specs)
+from slm_lab.cli.options import BAD_INPUT, Sets, print_columns
 
 
 def spec(
@@ -96,15 +91,11 @@ def specs(
         typer.echo(f"No shipped spec fits `{pattern}`. `slm-lab specs` lists them all.", err=True)
         raise typer.Exit(BAD_INPUT)
     head = ("NAME", "FILE", "ALGORITHM", "ENV", "FRAMES", "TARGET")
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        cells = [cell.ljust(width) for cell, width in zip(row[:4], widths[:4], strict=True)]
-        cells += [cell.rjust(width) for cell, width in zip(row[4:], widths[4:], strict=True)]
-        typer.echo("  ".join(cells).rstrip())
+    print_columns(head, rows, right=("FRAMES", "TARGET"))
 
 
 def _upgrade(file: str, output: Path | None) -> None:
-    """Write the converted file beside the old one, which stays; tell what changed."""
+    """Write the converted file beside the old one and print what changed."""
     from slm_lab.spec import Problem, SpecError, check_file, find_spec_file, upgrade_file
 
     path = find_spec_file(file)
@@ -121,9 +112,7 @@ def _upgrade(file: str, output: Path | None) -> None:
     typer.echo(f"Wrote {target}. Checking it:")
     results = check_file(target)
     for result in results:
-        typer.echo(f"{'ok' if result.ok else 'FAIL':4}  {result.name}")
-        for problem in result.problems:
-            typer.echo(f"      {problem}")
+        _print_check(result.ok, result.name, result.problems)
     if not all(result.ok for result in results):
         raise typer.Exit(BAD_INPUT)
 
@@ -137,15 +126,16 @@ def _check_files(files: list[str]) -> int:
             results = check_file(file)
         except SpecError as error:
             failures += 1
-            typer.echo(f"FAIL  {file}")
-            for problem in error.problems:
-                typer.echo(f"      {problem}")
+            _print_check(False, file, error.problems)
             continue
         for result in results:
-            typer.echo(f"{'ok' if result.ok else 'FAIL':4}  {file}  {result.name}")
-            for problem in result.problems:
-                failures += 1
-                typer.echo(f"      {problem}")
-            for warning in result.warnings:
-                typer.echo(f"      warning: {warning}")
+            failures += len(result.problems)
+            warnings = [f"warning: {warning}" for warning in result.warnings]
+            _print_check(result.ok, f"{file}  {result.name}", [*result.problems, *warnings])
     return BAD_INPUT if failures else 0
+
+
+def _print_check(is_ok: bool, name: str, notes: Sequence[object]) -> None:
+    typer.echo(f"{'ok' if is_ok else 'FAIL':4}  {name}")
+    for note in notes:
+        typer.echo(f"      {note}")

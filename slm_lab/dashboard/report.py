@@ -27,6 +27,7 @@ from slm_lab.dashboard.run_files import (
     versions,
     videos,
 )
+from slm_lab.error import LabError
 from slm_lab.runs.catalog import read_run
 from slm_lab.runs.files import read_bytes, write_atomic
 from slm_lab.runs.summary import RunSummary
@@ -36,7 +37,7 @@ MOST_TRIALS_DRAWN = 8
 MOST_VIDEO_BYTES = 30_000_000  # of all videos: a file that can still be mailed
 
 
-class ReportError(ValueError):
+class ReportError(LabError):
     """The report cannot be written as asked."""
 
 

@@ -21,6 +21,7 @@ from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 from slm_lab.dashboard.curves import CurveStore
 from slm_lab.dashboard.page import REFRESH_SECONDS, build_app
 from slm_lab.dashboard.run_files import VIDEO_TYPES, videos
+from slm_lab.error import LabError
 from slm_lab.runs.catalog import RunCatalog
 
 VIDEO_RULE = "/video/<path:key>/<name>"
@@ -43,7 +44,7 @@ MOST_REQUEST_BYTES = 4_000_000
 IDLE_SECONDS = 60.0  # the page asks every two seconds; a connection that does not is closed
 
 
-class DashboardError(ValueError):
+class DashboardError(LabError):
     """The page cannot be served as asked."""
 
 

@@ -1,5 +1,5 @@
-"""`slm-lab doctor`: what this machine can do, what is missing, and the command that mends it.
+"""`slm-lab doctor`: checks of this machine, each with the command that fixes a problem.
 
-`checks.py` holds the checks, one function each; `probes.py` what needs torch or an env, and so runs
-in processes of its own: a crash or a hang there is a finding, and without torch the rest works.
+`checks.py` holds one function per check. `probes.py` holds those that need torch or an env; they
+run in other processes, so that a crash or a hang there is a finding.
 """

@@ -1,4 +1,4 @@
-"""The checks. Each returns what it found; none needs the net, and none waits long for it."""
+"""The checks of `slm-lab doctor`. None needs the network or waits long for it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOT_EXTRAS = ("all", "dev")
 
 
 def examine(data_dir: Path = Path("data")) -> list[Finding]:
-    """Everything, the slow checks side by side."""
+    """Run all checks at the same time."""
     checks: list[Callable[[], list[Finding]]] = [
         check_versions,
         check_cores,
@@ -97,7 +97,7 @@ def extras() -> dict[str, list[str]]:
 
 
 def _packages(text: str) -> Iterator[str]:
-    """`mujoco>=3` is a package; `gymnasium[box2d]` is what Gymnasium wants for Box2D."""
+    """Packages of a requirement: of `gymnasium[box2d]`, those that Gymnasium needs for Box2D."""
     requirement = Requirement(text)
     if not requirement.extras or not _is_installed(requirement.name):
         yield requirement.name
@@ -105,13 +105,13 @@ def _packages(text: str) -> Iterator[str]:
     for line in metadata.requires(requirement.name) or ():
         further, marker = Requirement(line), Requirement(line).marker
         if marker is None or marker.evaluate({"extra": ""}):
-            continue  # Gymnasium itself wants it
+            continue  # the package itself needs it
         if any(marker.evaluate({"extra": extra}) for extra in requirement.extras):
             yield further.name
 
 
 def check_data(data_dir: Path) -> list[Finding]:
-    """Disk space and write access, where runs are kept or will be."""
+    """Disk space and write access of the folder of runs."""
     place = data_dir if data_dir.is_dir() else Path.cwd()
     shown = f"{data_dir}/" if place is data_dir else f"the working directory, for {data_dir}/"
     try:
@@ -127,7 +127,7 @@ def check_data(data_dir: Path) -> list[Finding]:
 
 
 def check_hub(environ: Mapping[str, str]) -> list[Finding]:
-    """Whether the hub answers, and whether there is a token, which is never shown."""
+    """Whether the hub answers, and whether a token is set; the token is never shown."""
     repo = environ.get("HF_REPO", "")
     if repo.startswith("file:"):
         folder = Path(repo.removeprefix("file:").removeprefix("//"))
@@ -157,7 +157,7 @@ def check_dstack(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def unreachable(url: str) -> str:
-    """Why nobody answers at an address; empty if somebody does, whatever they say."""
+    """Why no server answers at a URL; empty if one does, with any status."""
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "slm-lab"})
         with urllib.request.urlopen(request, timeout=NET_SECONDS):
@@ -169,7 +169,7 @@ def unreachable(url: str) -> str:
 
 
 def run_probe(name: str, seconds: float = PROBE_SECONDS) -> list[Finding]:
-    """The findings of a probe, in a process that may crash or hang."""
+    """Run a probe in a process of its own, which may crash or hang."""
     command = [sys.executable, "-m", "slm_lab.doctor.probes", name]
     path = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
@@ -193,12 +193,12 @@ def _findings(output: bytes) -> Iterator[Finding]:
     for line in output.decode(errors="replace").splitlines():
         try:
             yield Finding(**json.loads(line))
-        except (ValueError, TypeError):  # something else that a library has printed
+        except (ValueError, TypeError):  # printed by a library
             continue
 
 
 def _cgroup_cores() -> float | None:
-    """Cores that a container may use (cgroup v2), if that is limited."""
+    """Limit of cores of a container (cgroup v2), if there is one."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else float(quota) / float(period)

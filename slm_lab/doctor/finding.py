@@ -1,4 +1,4 @@
-"""One line of what the doctor found."""
+"""One finding of `slm-lab doctor`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`warn`: something does not work that you may not need. `fail`: training does not."""
+    """A finding. `warn`: an optional feature does not work. `fail`: training does not work."""
 
     name: str
     status: Status

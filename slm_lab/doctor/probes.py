@@ -1,7 +1,6 @@
-"""What is found out by trying it, in a process of its own: `python -m slm_lab.doctor.probes NAME`.
+"""Probes that import torch or make envs: `python -m slm_lab.doctor.probes NAME`.
 
-Each prints its findings as JSON lines, as it gets them, so that those before a crash or a hang
-still count.
+Each prints its findings as JSON lines at once, so that those before a crash or a hang count.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The Atari back-end: ale-py's own C++ envs, stepped as one batch.
 
-What every `ALE/...-v5` game gets, unless `env.kwargs` says otherwise: sticky actions 0.25, one
-decision per 4 emulator frames, the brighter of the last two of them, grey 84x84, the last 4 stacked
-as uint8 (4, 84, 84), up to 30 no-ops and a fire at the start of a game.
+Every `ALE/...-v5` game has these settings, unless `env.kwargs` says otherwise: sticky actions 0.25,
+one decision per 4 emulator frames, the brighter of the last two of them, grey 84x84, the last 4
+stacked as uint8 (4, 84, 84), up to 30 no-ops and a fire at the start of a game.
 
-Rewards are handed on raw: `env.clip_reward` is the agent's business, scores are never clipped.
-With `life_loss_info` a lost life is `terminated` while the game goes on; `episode_end`, and with it
-the episode that is scored, comes with the end of the game.
+Rewards stay raw: the agent applies `env.clip_reward`, and scores are never clipped. With
+`life_loss_info` a lost life is `terminated` while the game goes on; `episode_end` and the score
+come at the end of the game.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
+from slm_lab.env.registry import find_registered
 from slm_lab.env.space import Codecs, action_codec, make_spaces, obs_codec
-from slm_lab.env.vector import check_batch, grid, spawn_streams
+from slm_lab.env.vector import EpisodeStats, check_batch, grid, spawn_streams
+from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
 
 if TYPE_CHECKING:
     from ale_py.vector_env import AtariVectorEnv
 
-# What ale-py can do too, but the contract of the batched env rules out: (key, use instead).
+# Keys of ale-py that the contract of the batched env rules out, and what to use instead.
 _NOT_HERE = {
     "autoreset_mode": "nothing: endings are resolved within the step",
     "batch_size": "env.num_envs",
@@ -41,48 +42,40 @@ _NOT_HERE = {
 _PIXEL = 3  # side of a frame's pixel in a rendered picture
 
 
-def make_atari(
-    registered: Mapping[str, Any],
-    *,
-    num_envs: int,
-    frame_stack: int,
-    num_threads: int | None,
-    max_t: int | None,
-    kwargs: Mapping[str, Any],
-) -> AtariVectorEnv:
-    """`registered` are the constructor arguments Gymnasium knows for the id, `kwargs` the user's.
-
-    The class has other defaults than the id: no sticky actions, and rewards clipped in the env.
-    """
-    from ale_py.vector_env import AtariVectorEnv
-
-    for key in kwargs:
+def make_atari(spec: EnvSpec, *, seed: int, render: bool = False) -> AtariEnv:
+    if not spec.name.startswith("ALE/"):
+        raise EnvError(
+            f"env.backend: `ale` plays Atari games only, found env.name `{spec.name}`. "
+            "Expected an id such as `ALE/Pong-v5`. Set env.backend to `auto`."
+        )
+    for key in spec.kwargs:
         if key in _NOT_HERE:
             raise EnvError(f"env.{key}: ale-py's key, not used here. Use {_NOT_HERE[key]}.")
-    options = {**registered, **kwargs}
-    if max_t is not None:
-        options["max_num_frames_per_episode"] = max_t * options["frameskip"]
+    # The class has other defaults than the id: no sticky actions, and rewards clipped in the env.
+    options = {**find_registered(spec).kwargs, **spec.kwargs}
+    if spec.max_t is not None:
+        options["max_num_frames_per_episode"] = spec.max_t * options["frameskip"]
+    from ale_py.vector_env import AtariVectorEnv
+
     try:
-        return AtariVectorEnv(
-            num_envs=num_envs,
-            num_threads=num_threads or 0,
-            stack_num=frame_stack,
+        games = AtariVectorEnv(
+            num_envs=spec.num_envs,
+            num_threads=spec.num_threads or 0,
+            stack_num=spec.frame_stack if spec.frame_stack > 1 else 4,
             autoreset_mode="SameStep",
             reward_clipping=False,
             **options,
         )
     except TypeError as error:
         raise EnvError(
-            f"env.kwargs: ale-py cannot make {options['game']} with {dict(kwargs)}: {error}. "
+            f"env.kwargs: ale-py cannot make {options['game']} with {dict(spec.kwargs)}: {error}. "
             "Remove what its vector env does not know, or set env.backend to `gymnasium`."
         ) from error
+    return AtariEnv(games, seed=seed, render=render)
 
 
 class AtariEnv:
-    """Same contract as the Gymnasium back-end, over ale-py's batch.
-
-    A running game cannot be saved: `restorable` is False, and a resumed run begins new games.
-    """
+    """A VectorEnv over ale-py's batch; a resumed run begins new games, as none can be saved."""
 
     backend = "ale"
     restorable = False
@@ -91,40 +84,33 @@ class AtariEnv:
         self._games = games
         self._renders = render
         self.num_envs: int = games.num_envs
-        self._obs_codec = obs_codec(games.single_observation_space)
+        obs_space = obs_codec(games.single_observation_space)
         self._action_codec = action_codec(games.single_action_space)
-        spaces = make_spaces(self._obs_codec, self._action_codec)
+        self.codecs = Codecs(obs_space, self._action_codec)
+        spaces = make_spaces(obs_space, self._action_codec)
         self.spaces = replace(spaces, frame_stack=spaces.obs_shape[0])
         self.episodes = EpisodeStats(self.num_envs)
         self._seeds, self._action_rng = spawn_streams(seed, self.num_envs)
         self._started = False
-        # ale-py hands out new arrays at every step, so that nothing here needs a buffer of its own.
-        self._obs = np.zeros((self.num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype)
+        # ale-py returns new arrays at every step, so no buffers are needed here.
+        self.obs = np.zeros((self.num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype)
         self._began_at = np.zeros(self.num_envs, np.int32)  # emulator frame of each game's start
         self._none_over = np.zeros(self.num_envs, bool)
-
-    @property
-    def codecs(self) -> Codecs:
-        return Codecs(self._obs_codec, self._action_codec)
-
-    @property
-    def obs(self) -> np.ndarray:
-        return self._obs
 
     def reset(self) -> np.ndarray:
         """Begin a new game everywhere. The first call seeds the games, later ones do not."""
         self.episodes.abandon()
-        self._obs, info = self._games.reset(seed=None if self._started else np.array(self._seeds))
+        self.obs, info = self._games.reset(seed=None if self._started else np.array(self._seeds))
         self._began_at = _began_at(info)
         self._started = True
-        return self._obs
+        return self.obs
 
     def step(self, action: Rows) -> Transition:
         check_batch(action, self.num_envs)
         rows = action if isinstance(action, np.ndarray) else on_host(action)
         actions = self._action_codec.decode(rows)
         obs, reward, terminated, truncated, info = self._games.step(actions)
-        self._obs = next_obs = obs
+        self.obs = next_obs = obs
         reward = reward.astype(np.float32)
         over: list[int] = []
         is_over = self._none_over
@@ -142,10 +128,10 @@ class AtariEnv:
         return self._action_codec.sample(self._action_rng, self.num_envs)
 
     def render(self) -> np.ndarray | None:
-        """What the agent sees, its newest frame, in grey: ale-py's batch draws nothing else."""
+        """The newest frame that the agent sees, in grey: ale-py's batch draws nothing else."""
         if not self._renders:
             return None
-        newest = self._obs[:, -1].repeat(_PIXEL, axis=1).repeat(_PIXEL, axis=2)
+        newest = self.obs[:, -1].repeat(_PIXEL, axis=1).repeat(_PIXEL, axis=2)
         return grid(np.repeat(newest[..., None], 3, axis=-1))
 
     def close(self) -> None:
@@ -158,16 +144,16 @@ class AtariEnv:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Statistics of finished games carry on; the running ones are lost."""
+        """Go on with the statistics of finished games; the running games are lost."""
         self.episodes.load_state_dict(state["episodes"])
         self._action_rng.bit_generator.state = state["action_rng"]
         self.reset()
 
 
 def _began_at(info: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The emulator's frame count at which each running game began.
+    """Frame count of the emulator at which each running game began.
 
-    The one sure sign of a new game: `terminated` is set for lost lives too, many games have no
+    Only this shows a new game for sure: `terminated` is set for lost lives too, many games have no
     lives, and some stay at zero lives for a while before they end.
     """
     began_at: np.ndarray = info["frame_number"] - info["episode_frame_number"]

@@ -1,8 +1,8 @@
-"""MuJoCo model files without pictures, so that thousands of copies fit into memory.
+"""MuJoCo model files without textures, so that thousands of copies fit into memory.
 
-Every env of a pool compiles its own model, and nearly all of a model's size are textures that only
-a camera sees: a cartpole takes 12 MB with its sky and 0.3 MB without, and a 50th of the time.
-Bodies, joints, contacts and meshes stay as they are, so every step gives the same numbers.
+Every env of a pool compiles its own model, and nearly all of a model's size is its textures, which
+only a camera needs: a cartpole takes 12 MB with its sky and 0.3 MB without, and a 50th of the time.
+Bodies, joints, contacts and meshes stay, so every step gives the same numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 
 def copy_without_textures(source: Path, target: Path) -> None:
-    """The files under `source` again under `target`: models rewritten, all others linked."""
+    """Rewrite the models under `source` below `target`, and link all other files there."""
     for folder, _, files in os.walk(source):
         here = target / Path(folder).relative_to(source)
         here.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def _write_bare(model: Path, target: Path) -> bool:
 
 
 def _name(texture: ElementTree.Element) -> str:
-    """Materials refer to it by this: without a name of its own it has that of its file."""
+    """The name by which materials refer to a texture: its own, else that of its file."""
     return texture.get("name") or Path(texture.get("file", "")).stem
 
 

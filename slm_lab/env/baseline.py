@@ -1,4 +1,4 @@
-"""What a uniformly random policy scores in an env: the zero of the strength metrics."""
+"""Score of a uniformly random policy in an env, from which the strength metrics count."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class RandomBaseline:
 def measure_random_policy(
     spec: EnvSpec, *, episodes: int = EPISODES, seconds: float | None = None, seed: int = 0
 ) -> RandomBaseline | None:
-    """Raw returns of the first `episodes` episodes to begin, with uniform actions.
+    """Mean raw return of `episodes` episodes with uniform actions.
 
-    Each of a few envs plays its share of episodes to the end: counting whichever episodes end first
-    would favour short ones. None when `seconds` pass before every env has finished one.
+    Each of a few envs plays its share of episodes to the end, because counting the episodes that
+    end first would favour short ones. None when an env finishes no episode within `seconds`.
     """
     parallel = min(PARALLEL, episodes)
     share = -(-episodes // parallel)

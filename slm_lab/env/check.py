@@ -1,7 +1,7 @@
-"""`slm-lab env check`: is this env fit to train on, and how fast is it?
+"""Checks of an env before training, for `slm-lab env check`.
 
-Runs Gymnasium's own checker, then what that one does not cover: whole rollouts through our
-back-end, bounds, episode endings, repeatability under a seed, and exact resume.
+Gymnasium's own checker runs first. Then come rollouts through the back-end, bounds, episode
+endings, repeatability under a seed and exact resume.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
-from slm_lab.env.make import import_module_of, make_env, make_gymnasium_env
+from slm_lab.env.make import make_env
+from slm_lab.env.registry import find_registered, make_gymnasium_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Spaces, on_host
@@ -29,7 +30,7 @@ SHORT_STEPS = 200  # enough to cross a few resets of a short episode, quick even
 
 @dataclass(frozen=True)
 class EnvReport:
-    """What was found. `problems` will hurt training; `notes` are worth knowing."""
+    """Findings on an env. `problems` will hurt training; `notes` are worth knowing."""
 
     name: str
     backend: str
@@ -72,8 +73,8 @@ def check_env(spec: EnvSpec | str, *, frames: int = 10_000, seed: int = 0) -> En
     if isinstance(spec, str):
         spec = EnvSpec.model_validate({"name": spec, "num_envs": 4, "max_frame": frames})
     env = make_env(spec, seed=seed)
-    rollout = random_rollout(env, frames)
-    problems, notes = list(rollout.problems), list(rollout.notes)
+    seconds, problems, notes = random_rollout(env, frames)
+    played = max(1, frames // env.num_envs) * env.num_envs
     if env.backend == "gymnasium":
         found, noted = check_single_env(spec)
         problems += found
@@ -92,8 +93,8 @@ def check_env(spec: EnvSpec | str, *, frames: int = 10_000, seed: int = 0) -> En
         backend=env.backend,
         num_envs=env.num_envs,
         spaces=env.spaces,
-        frames=rollout.frames,
-        frames_per_second=rollout.frames / rollout.seconds,
+        frames=played,
+        frames_per_second=played / seconds,
         episodes=env.episodes.count,
         mean_return=_mean(env.episodes.returns),
         mean_length=_mean(env.episodes.lengths),
@@ -103,16 +104,11 @@ def check_env(spec: EnvSpec | str, *, frames: int = 10_000, seed: int = 0) -> En
     )
 
 
-@dataclass(frozen=True)
-class Rollout:
-    frames: int
-    seconds: float
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
+def random_rollout(env: VectorEnv, frames: int) -> tuple[float, list[str], list[str]]:
+    """Play random actions for about `frames` frames and check every observation and reward.
 
-
-def random_rollout(env: VectorEnv, frames: int) -> Rollout:
-    """Play random actions for about `frames` frames; look at every observation and reward."""
+    Returns the seconds spent in `step`, the problems and the notes.
+    """
     bad_obs = bad_reward = terminations = endings = 0
     seconds = 0.0
     env.reset()
@@ -139,12 +135,12 @@ def random_rollout(env: VectorEnv, frames: int) -> Rollout:
         )
     elif terminations == 0:
         notes.append("episodes: always truncated, never terminated, under random actions.")
-    return Rollout(steps * env.num_envs, seconds, tuple(problems), tuple(notes))
+    return seconds, problems, notes
 
 
 def check_single_env(spec: EnvSpec) -> tuple[list[str], list[str]]:
-    """(problems, notes) of one env object: Gymnasium's errors and warnings, and the bounds."""
-    env = make_gymnasium_env(import_module_of(spec), spec)
+    """Problems and notes of one env object: Gymnasium's errors and warnings, and the bounds."""
+    env = make_gymnasium_env(spec, find_registered(spec))
     problems: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -170,7 +166,7 @@ def check_bounds(env: gym.Env[Any, Any]) -> list[str]:
         outside |= (obs < box.low) | (obs > box.high)
         obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
         if terminated or truncated:
-            # The final observation may leave the box: that is often why the episode ended.
+            # The final observation may leave the box; often the episode ends for that reason.
             obs, _ = env.reset()
     where = [tuple(index) for index in np.argwhere(outside).tolist()]
     return [f"observations: outside the bounds of observation_space at {where}."] if where else []
@@ -195,7 +191,7 @@ def resumes_exactly(spec: EnvSpec, seed: int) -> bool:
 
 
 def _trace(env: VectorEnv, *, close: bool = True) -> np.ndarray:
-    """What `SHORT_STEPS` random steps give, one row per step; goes on where the env stands."""
+    """Observations, rewards and endings of the next `SHORT_STEPS` random steps, a row per step."""
     if env.episodes.running_length() == 0 and env.episodes.count == 0:
         env.reset()
     rows = []

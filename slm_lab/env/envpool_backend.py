@@ -1,11 +1,11 @@
 """The envpool back-end: C++ envs stepped as one batch.
 
-envpool resets an ended env on the next step, whose action it ignores. Resetting just the ended
-ids within the same call turns that into same-step semantics, and no dead step ever shows.
+envpool resets an ended env on the next step, whose action it ignores. Here the ended envs are reset
+within the same call, so that the next episode begins at once and no action is lost.
 
-What it cannot do: save a running episode (`restorable` is False, a resumed run begins new
-episodes), render without a display, or report an episode that terminates on the very step of its
-time limit as terminated (envpool calls it truncated).
+envpool cannot save a running episode (`restorable` is False, a resumed run begins new episodes),
+render without a display, or report an episode that terminates on the step of its time limit as
+terminated (it is truncated).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
 from slm_lab.env.space import Codecs, ObsCodec, action_codec, make_spaces, obs_codec
-from slm_lab.env.vector import check_batch, spawn_streams
+from slm_lab.env.vector import EpisodeStats, check_batch, spawn_streams
+from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
 
 
 class Pool(Protocol):
-    """The part of envpool's API this file relies on; its spaces are those of a single env."""
+    """The part of envpool's API that is used here; the spaces are those of a single env."""
 
     @property
     def observation_space(self) -> Any: ...
@@ -40,16 +40,19 @@ class Pool(Protocol):
     def close(self) -> None: ...
 
 
-def make_pool(
-    name: str,
-    *,
-    num_envs: int,
-    seed: int,
-    num_threads: int,
-    max_t: int | None,
-    kwargs: Mapping[str, Any],
-) -> Pool:
-    """A synchronous pool with one seed per env. envpool must know `name` and every kwarg."""
+def make_envpool(spec: EnvSpec, *, seed: int) -> EnvpoolVectorEnv:
+    if spec.kwargs.get("episodic_life"):
+        raise EnvError(
+            "env.episodic_life: envpool's key, with which a lost life ends the game that is "
+            f"scored. Use env.name `ALE/{spec.name}` with life_loss_info, which keeps the score "
+            "that of a whole game, or remove it."
+        )
+    options = dict(spec.kwargs) | ({} if spec.max_t is None else {"max_episode_steps": spec.max_t})
+    return EnvpoolVectorEnv(make_pool(spec.name, spec, options, seed=seed), spec.num_envs, seed)
+
+
+def make_pool(name: str, spec: EnvSpec, options: Mapping[str, Any], *, seed: int) -> Pool:
+    """A synchronous pool with one seed per env. envpool must know `name` and every option."""
     try:
         import envpool
     except ImportError as error:
@@ -62,35 +65,26 @@ def make_pool(
             f"env.name: envpool has no env `{name}`. "
             "Set env.backend to `gymnasium`, or pick an id of `envpool.list_all_envs()`."
         )
-    if kwargs.get("episodic_life"):
-        raise EnvError(
-            "env.episodic_life: envpool's key, with which a lost life ends the game that is "
-            f"scored. Use env.name `ALE/{name}` with life_loss_info, which keeps the score that "
-            "of a whole game, or remove it."
-        )
-    env_seeds, _ = spawn_streams(seed, num_envs)
-    options = dict(kwargs)
-    if max_t is not None:
-        options["max_episode_steps"] = max_t
+    env_seeds, _ = spawn_streams(seed, spec.num_envs)
     try:
         pool: Pool = envpool.make(
             name,
             env_type="gymnasium",
-            num_envs=num_envs,
-            num_threads=num_threads,
+            num_envs=spec.num_envs,
+            num_threads=spec.num_threads or 1,
             seed=env_seeds,
             **options,
         )
     except (AssertionError, TypeError, ValueError, KeyError) as error:
         raise EnvError(
-            f"env.kwargs: envpool cannot make `{name}` with {options} ({error}). "
+            f"env.kwargs: envpool cannot make `{name}` with {dict(options)} ({error}). "
             "Remove what envpool does not support, or set env.backend to `gymnasium`."
         ) from error
     return pool
 
 
 class EnvpoolVectorEnv:
-    """Same contract as the Gymnasium back-end, over a pool."""
+    """A VectorEnv over a pool of envpool."""
 
     backend = "envpool"
     restorable = False
@@ -98,13 +92,13 @@ class EnvpoolVectorEnv:
     def __init__(
         self,
         pool: Pool,
-        *,
         num_envs: int,
         seed: int,
+        *,
         codec: ObsCodec | None = None,
         privileged: int = 0,
     ) -> None:
-        """`codec` is for observations that are not to be laid out by the rules of space.py."""
+        """`codec` replaces the layout of observations that space.py would choose."""
         self._pool = pool
         self.num_envs = num_envs
         with warnings.catch_warnings():
@@ -112,48 +106,41 @@ class EnvpoolVectorEnv:
             warnings.filterwarnings("ignore", message=".*precision lowered.*")
             self._obs_codec = codec or obs_codec(pool.observation_space)
             self._action_codec = action_codec(pool.action_space)
+        self.codecs = Codecs(self._obs_codec, self._action_codec)
         spaces = make_spaces(self._obs_codec, self._action_codec)
         self.spaces = replace(spaces, privileged=privileged)
         self.episodes = EpisodeStats(num_envs)
         _, self._action_rng = spawn_streams(seed, num_envs)
 
         shape, dtype = (num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype
-        self._obs, self._spare_obs = np.zeros(shape, dtype), np.zeros(shape, dtype)
+        self.obs, self._spare_obs = np.zeros(shape, dtype), np.zeros(shape, dtype)
         self._final_obs = np.zeros(shape, dtype)
         self._reward = np.zeros(num_envs, np.float32)
 
-    @property
-    def obs(self) -> np.ndarray:
-        return self._obs
-
-    @property
-    def codecs(self) -> Codecs:
-        return Codecs(self._obs_codec, self._action_codec)
-
     def reset(self) -> np.ndarray:
         self.episodes.abandon()
-        self._obs, self._spare_obs = self._spare_obs, self._obs
+        self.obs, self._spare_obs = self._spare_obs, self.obs
         obs, _ = self._pool.reset()
-        self._obs_codec.write(obs, self._obs)
-        return self._obs
+        self._obs_codec.write(obs, self.obs)
+        return self.obs
 
     def step(self, action: Rows) -> Transition:
         check_batch(action, self.num_envs)
-        self._obs, self._spare_obs = self._spare_obs, self._obs
+        self.obs, self._spare_obs = self._spare_obs, self.obs
         decoded = self._action_codec.decode(on_host(action))
         obs, reward, terminated, truncated, _ = self._pool.step(decoded)
-        self._obs_codec.write(obs, self._obs)
+        self._obs_codec.write(obs, self.obs)
         self._reward[:] = reward
 
         episode_end = terminated | truncated
         ended = np.flatnonzero(episode_end)
         self.episodes.add(self._reward, ended)
-        next_obs = self._obs
+        next_obs = self.obs
         if len(ended):
             next_obs = self._final_obs
-            next_obs[:] = self._obs
+            next_obs[:] = self.obs
             self._begin_episodes(ended)
-        return Transition(self._obs, next_obs, self._reward, terminated, truncated, episode_end)
+        return Transition(self.obs, next_obs, self._reward, terminated, truncated, episode_end)
 
     def sample_action(self) -> np.ndarray:
         return self._action_codec.sample(self._action_rng, self.num_envs)
@@ -171,7 +158,7 @@ class EnvpoolVectorEnv:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Statistics of finished episodes carry on; the running ones are lost."""
+        """Go on with the statistics of finished episodes; the running ones are lost."""
         self.episodes.load_state_dict(state["episodes"])
         self._action_rng.bit_generator.state = state["action_rng"]
         self.reset()
@@ -180,4 +167,4 @@ class EnvpoolVectorEnv:
         obs, info = self._pool.reset(slots.astype(np.int32))
         first_obs = np.zeros((len(slots), *self.spaces.obs_shape), self.spaces.obs_dtype)
         self._obs_codec.write(obs, first_obs)
-        self._obs[info["env_id"]] = first_obs
+        self.obs[info["env_id"]] = first_obs

@@ -1,5 +1,7 @@
-"""The one error this room raises at its users."""
+"""The error of the env package."""
+
+from slm_lab.error import LabError
 
 
-class EnvError(ValueError):
-    """An env cannot be made or driven as asked: the message names the spec key and the fix."""
+class EnvError(LabError, ValueError):
+    """An env that cannot be made or stepped; the message names the spec key and the fix."""

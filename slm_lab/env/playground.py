@@ -1,4 +1,4 @@
-"""What a `playground/<Name>` is, whichever back-end plays it.
+"""The tasks of MuJoCo Playground, `playground/<Name>`, for both back-ends.
 
 MuJoCo Playground has 54 of them: 25 tasks of the DM Control Suite, 19 of walking robots, 10 of
 manipulation. docs/PLAYGROUND.md says, name by name, where the two back-ends differ.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from typing import Any
 
 from slm_lab.env.error import EnvError
 
@@ -149,3 +150,11 @@ def find_task(env_name: str) -> Task:
         f"env.name: MuJoCo Playground has no env `{name}`. "
         + (hint if near else "docs/PLAYGROUND.md lists the 54 names.")
     )
+
+
+def action_repeat(task: Task, options: dict[str, Any]) -> int:
+    """Take `action_repeat`, the control steps per decision, out of the options of an env."""
+    repeat = int(options.pop("action_repeat", task.action_repeat))
+    if repeat < 1:
+        raise EnvError(f"env.action_repeat: found {repeat}. Expected 1 or more.")
+    return repeat

@@ -1,10 +1,10 @@
 """`playground/<Name>` on JAX: the real MuJoCo Playground package, stepped as one compiled batch.
 
 Playground's own training wrappers are not used: their auto-reset returns the first observation of
-the next episode in place of the last one of this, so that a truncated episode would bootstrap from
-the wrong state (mujoco_playground issue 305). Here both leave the compiled step.
+the next episode instead of the last one of the ended episode, so that a truncated episode would
+bootstrap from the wrong state (mujoco_playground issue 305). Here the compiled step returns both.
 
-Keys of `env.kwargs` read here; every other one overrides Playground's config of the env:
+These keys of `env.kwargs` are read here; every other one overrides Playground's config of the env:
 
     impl            `jax` (MJX) or `warp` (MJWarp). Default: jax on a CPU, Playground's own on CUDA
     full_reset      true (default): a new random state for every episode. false: each env returns
@@ -30,11 +30,11 @@ import torch
 from gymnasium import spaces
 from torch.utils.dlpack import from_dlpack
 
-from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
-from slm_lab.env.playground import Task, find_task
+from slm_lab.env.playground import action_repeat, find_task
 from slm_lab.env.space import Cast, Codecs, action_codec, make_spaces
-from slm_lab.env.vector import check_batch, spawn_streams
+from slm_lab.env.vector import EpisodeStats, check_batch, spawn_streams
+from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ Config = tuple[tuple[str, Any], ...]
 
 
 class Running(NamedTuple):
-    """The envs between two steps, batched: everything that the next step depends on."""
+    """State of the whole batch between two steps: everything that the next step depends on."""
 
     state: Any  # Playground's State
     obs: jax.Array  # [B, n], laid out as rows
@@ -53,7 +53,7 @@ class Running(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a step brought, before anything is reset."""
+    """Reward and endings of a step, before any env is reset."""
 
     reward: jax.Array  # [B]
     terminated: jax.Array  # [B]
@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 
 
 class Program(NamedTuple):
-    """Compiled once for an env of Playground, whatever is made of it.
+    """The compiled functions of one env of Playground, shared by every batch of it.
 
     reset(key) -> Running
     step(running, action, limit, action_repeat) -> (Running, Outcome)
@@ -76,16 +76,7 @@ class Program(NamedTuple):
     privileged: int
 
 
-def make_playground_jax(
-    task: Task,
-    *,
-    num_envs: int,
-    seed: int,
-    max_t: int | None,
-    privileged: bool,
-    device: str | None,
-    kwargs: Mapping[str, Any],
-) -> PlaygroundVectorEnv:
+def make_playground_jax(spec: EnvSpec, *, seed: int) -> PlaygroundVectorEnv:
     if importlib.util.find_spec("mujoco_playground") is None:
         raise EnvError(
             "env.backend: `playground` needs MuJoCo Playground, which is not installed. Run "
@@ -93,41 +84,37 @@ def make_playground_jax(
         )
     # JAX would otherwise take most of a card's memory, which torch needs too.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    chosen = _device(device)
-    options = dict(kwargs)
+    task, device, options = find_task(spec.name), _device(spec.device), dict(spec.kwargs)
     full_reset = bool(options.pop("full_reset", True))
-    impl = options.pop("impl", "jax" if chosen.platform == "cpu" else None)
+    impl = options.pop("impl", "jax" if device.platform == "cpu" else None)
     if impl not in (None, "jax", "warp"):
         raise EnvError(f"env.impl: found `{impl}`. Expected jax or warp.")
-    dlpack = _shares_memory(options.pop("dlpack", None), chosen.platform)
-    repeat = int(options.pop("action_repeat", task.action_repeat))
-    if repeat < 1:
-        raise EnvError(f"env.action_repeat: found {repeat}. Expected 1 or more.")
+    dlpack = _shares_memory(options.pop("dlpack", None), device.platform)
+    repeat = action_repeat(task, options)
     program = _program(
-        task.name, impl=impl, config=_flat(options), privileged=privileged, device=chosen
+        task.name, impl=impl, config=_flat(options), privileged=spec.privileged, device=device
     )
     return PlaygroundVectorEnv(
         program,
-        num_envs=num_envs,
+        num_envs=spec.num_envs,
         seed=seed,
-        limit=-(-task.episode_length // repeat) if max_t is None else max_t,
+        limit=-(-task.episode_length // repeat) if spec.max_t is None else spec.max_t,
         action_repeat=repeat,
         full_reset=full_reset,
-        device=chosen,
+        device=device,
         restorable=impl == "jax",
         dlpack=dlpack,
     )
 
 
 class PlaygroundVectorEnv:
-    """Same contract as the Gymnasium back-end, over a compiled batch.
+    """A VectorEnv over a compiled batch.
 
     The state of the envs is a tree of arrays and is saved whole, so that a run resumes exactly;
-    not with MJWarp, which keeps part of it elsewhere.
+    MJWarp keeps part of it elsewhere, and cannot be resumed exactly.
 
-    With `dlpack` observations are views of JAX's own arrays, which nobody may write into; each
-    lives for as long as anybody holds it. Rewards and flags come to the host in either case:
-    episodes are counted there, at every step.
+    With `dlpack` observations are read-only views of JAX's arrays, each valid while it is
+    referenced. Rewards and flags are copied to the host in either case, where episodes are counted.
     """
 
     backend = "playground"
@@ -148,15 +135,14 @@ class PlaygroundVectorEnv:
         """`limit` counts decisions, each of `action_repeat` control steps."""
         self._program = program
         self._limit, self._repeat, self._full_reset = limit, action_repeat, full_reset
-        self._device = device
-        self.num_envs = num_envs
-        self.restorable = restorable
-        self._obs_codec = Cast((program.obs_size,), "float32")
+        self.num_envs, self.restorable, self._device = num_envs, restorable, device
+        obs_space = Cast((program.obs_size,), "float32")
         box = spaces.Box(-1.0, 1.0, (program.action_size,), np.float32)
         self._action_codec = action_codec(box)
+        self.codecs = Codecs(obs_space, self._action_codec)
         self._dlpack = dlpack
         self.spaces = replace(
-            make_spaces(self._obs_codec, self._action_codec),
+            make_spaces(obs_space, self._action_codec),
             privileged=program.privileged,
             on_device=dlpack,
         )
@@ -168,31 +154,22 @@ class PlaygroundVectorEnv:
         shape = (num_envs, program.obs_size)
         self._buffer, self._spare_buffer = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         self._final_obs = np.zeros(shape, np.float32)
-        self._obs: Rows = self._buffer
+        self.obs: Rows = self._buffer
         if dlpack:
             with _exact(device) as jax:
-                self._obs = from_dlpack(jax.numpy.zeros(shape))
+                self.obs = from_dlpack(jax.numpy.zeros(shape))
         self._reward = np.zeros(num_envs, np.float32)
-
-    @property
-    def obs(self) -> Rows:
-        return self._obs
-
-    @property
-    def codecs(self) -> Codecs:
-        return Codecs(self._obs_codec, self._action_codec)
 
     def reset(self) -> Rows:
         """Begin a new episode everywhere; the first call seeds the envs, later ones go on."""
         self.episodes.abandon()
-        if isinstance(self._obs, torch.Tensor) and self._obs.is_cuda:
+        if isinstance(self.obs, torch.Tensor) and self.obs.is_cuda:
             # JAX may write next where torch has yet to read: see `_shared`.
-            torch.cuda.synchronize(self._obs.device)
+            torch.cuda.synchronize(self.obs.device)
         with _exact(self._device) as jax:
             if self._running is None:
                 key = jax.vmap(jax.random.PRNGKey)(np.array(self._seeds, np.uint32))
-                # Bound to the device, as what comes through DLPack is: another mix of the two
-                # would be another program, and compiling takes long.
+                # Bound to the device, as arrays from DLPack are; otherwise JAX compiles again.
                 key = jax.device_put(key, self._device)
             else:
                 key = self._running.key
@@ -205,7 +182,10 @@ class PlaygroundVectorEnv:
         check_batch(action, self.num_envs)
         assert self._running is not None, "step before reset"
         with _exact(self._device):
-            taken = self._shared(action) if self._dlpack else self._decoded(action)
+            if self._dlpack:
+                taken: Any = self._shared(action)
+            else:
+                taken = self._action_codec.decode(on_host(action))
             self._running, outcome = self._program.step(
                 self._running, taken, self._limit, self._repeat
             )
@@ -242,7 +222,7 @@ class PlaygroundVectorEnv:
             "action_rng": self._action_rng.bit_generator.state,
             "started": self._running is not None,
             "running": [np.asarray(leaf) for leaf in leaves],
-            "obs": on_host(self._obs).copy(),
+            "obs": on_host(self.obs).copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -268,33 +248,29 @@ class PlaygroundVectorEnv:
         self._show(self._running.obs)
 
     def _show(self, obs: jax.Array) -> Rows:
-        """What to act on now."""
+        """Make these the observations to act on."""
         if self._dlpack:
-            self._obs = from_dlpack(obs)
+            self.obs = from_dlpack(obs)
         else:
             self._buffer, self._spare_buffer = self._spare_buffer, self._buffer
             self._buffer[:] = obs
-            self._obs = self._buffer
-        return self._obs
+            self.obs = self._buffer
+        return self.obs
 
     def _show_final(self, obs: jax.Array) -> Rows:
-        """What episodes ended on, where any did."""
+        """The observations before the reset of ended episodes."""
         if self._dlpack:
             return from_dlpack(obs)
         self._final_obs[:] = obs
         return self._final_obs
 
-    def _decoded(self, action: Rows) -> np.ndarray:
-        return self._action_codec.decode(on_host(action))
-
     def _shared(self, action: Rows) -> jax.Array:
-        """Actions within the box, in memory that JAX reads and nobody else writes.
+        """Actions clipped to the box, in memory that only JAX uses.
 
-        On CUDA the two libraries have streams of their own. Passing an action on makes JAX's wait
-        for all that torch was told to do so far. So torch has read the old observations before
-        JAX uses their memory again.
+        On CUDA the two libraries have separate streams. Passing an action on makes the stream of
+        JAX wait for torch, which therefore has read the old observations before JAX reuses them.
         """
-        tensor = torch.as_tensor(action, dtype=torch.float32, device=self._obs.device)
+        tensor = torch.as_tensor(action, dtype=torch.float32, device=self.obs.device)
         return as_jax(tensor.clamp(-1.0, 1.0))
 
 
@@ -309,36 +285,14 @@ def as_jax(tensor: torch.Tensor) -> jax.Array:
 def _program(
     name: str, *, impl: str | None, config: Config, privileged: bool, device: jax.Device
 ) -> Program:
-    """Cached, because compiling takes tens of seconds and an evaluation env is the same again."""
+    """Compile an env. Cached: it takes tens of seconds, and an evaluation env is the same again."""
     import jax
     import jax.numpy as jp
 
     with jax.default_device(device):
         env = _load(name, {**dict(config), **({} if impl is None else {"impl": impl})})
 
-    def row(obs: Any) -> Any:
-        if not isinstance(obs, Mapping):
-            return obs
-        keys = ["state"] if "state" in obs else sorted(obs)
-        if privileged and "privileged_state" in obs:
-            keys = ["state", "privileged_state"]
-        return jp.concatenate([obs[key] for key in keys], -1)
-
-    def decide(state: Any, action: jax.Array, repeat: int) -> tuple[Any, jax.Array]:
-        """One decision of one env: (its state after, the sum of rewards)."""
-
-        def again(_: int, so_far: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
-            state, total = so_far
-            over = state.done > 0  # as it ended, it stays
-            after = env.step(state, action)
-            kept = jax.tree.map(lambda old, new: jp.where(over, old, new), state, after)
-            return kept, total + jp.where(over, 0.0, after.reward)
-
-        if repeat == 1:
-            after = env.step(state, action)
-            return after, after.reward
-        done: tuple[Any, jax.Array] = jax.lax.fori_loop(0, repeat, again, (state, jp.zeros(())))
-        return done
+    row = partial(_row, privileged=privileged)
 
     @partial(jax.jit)  # bare, it would be an untyped decorator where jax is not installed
     def reset(key: jax.Array) -> Running:
@@ -351,7 +305,7 @@ def _program(
         running: Running, action: jax.Array, limit: int, action_repeat: int
     ) -> tuple[Running, Outcome]:
         state = running.state.replace(done=jp.zeros_like(running.state.done))
-        state, reward = jax.vmap(partial(decide, repeat=action_repeat))(state, action)
+        state, reward = jax.vmap(partial(_decide, env, repeat=action_repeat))(state, action)
         decisions = running.decisions + 1
         terminated = state.done > 0
         truncated = (decisions >= limit) & ~terminated
@@ -384,8 +338,39 @@ def _program(
     )
 
 
+def _row(obs: Any, *, privileged: bool) -> Any:
+    """Lay out an observation as one row, with the privileged part last if it is asked for."""
+    import jax.numpy as jp
+
+    if not isinstance(obs, Mapping):
+        return obs
+    keys = ["state"] if "state" in obs else sorted(obs)
+    if privileged and "privileged_state" in obs:
+        keys = ["state", "privileged_state"]
+    return jp.concatenate([obs[key] for key in keys], -1)
+
+
+def _decide(env: Any, state: Any, action: jax.Array, *, repeat: int) -> tuple[Any, jax.Array]:
+    """Take one decision in one env; returns its next state and the sum of rewards."""
+    import jax
+    import jax.numpy as jp
+
+    def again(_: int, so_far: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
+        state, total = so_far
+        over = state.done > 0  # an ended env keeps its state
+        after = env.step(state, action)
+        kept = jax.tree.map(lambda old, new: jp.where(over, old, new), state, after)
+        return kept, total + jp.where(over, 0.0, after.reward)
+
+    if repeat == 1:
+        after = env.step(state, action)
+        return after, after.reward
+    done: tuple[Any, jax.Array] = jax.lax.fori_loop(0, repeat, again, (state, jp.zeros(())))
+    return done
+
+
 def _where(ended: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
-    """Rows of `new` for what has ended. What MJWarp keeps for the whole batch stays."""
+    """Rows of `new` where an episode ended; arrays that MJWarp keeps for the whole batch stay."""
     import jax.numpy as jp
 
     if old.shape[:1] != ended.shape:
@@ -394,7 +379,7 @@ def _where(ended: jax.Array, new: jax.Array, old: jax.Array) -> jax.Array:
 
 
 def _load(name: str, config: dict[str, Any]) -> Any:
-    """Playground's env, or why it cannot be had."""
+    """Load an env of Playground, or raise an EnvError that says what is missing."""
     from mujoco_playground import registry
     from mujoco_playground._src import mjx_env
 
@@ -433,7 +418,7 @@ def _device(asked: str | None) -> jax.Device:
 
 
 def _shares_memory(asked: bool | None, platform: str) -> bool:
-    """`env.dlpack`; by default where it saves copies between a card and the host."""
+    """Whether to use DLPack: `env.dlpack`, by default where it saves copies to and from a GPU."""
     on_shared_card = platform != "cpu" and torch.cuda.is_available()
     if asked is None:
         return on_shared_card
@@ -447,7 +432,7 @@ def _shares_memory(asked: bool | None, platform: str) -> bool:
 
 @contextmanager
 def _exact(device: jax.Device) -> Iterator[Any]:
-    """JAX on this device, with products in full float32: TF32 is known to change results."""
+    """JAX on this device with matrix products in full float32, because TF32 changes results."""
     import jax
 
     with jax.default_device(device), jax.default_matmul_precision("highest"):

@@ -16,13 +16,14 @@ import numpy as np
 from slm_lab.env.bare_models import copy_without_textures
 from slm_lab.env.envpool_backend import EnvpoolVectorEnv, Pool, make_pool
 from slm_lab.env.error import EnvError
-from slm_lab.env.playground import Task
+from slm_lab.env.playground import Task, action_repeat, find_task
 from slm_lab.env.space import Concat, ObsCodec, vector_codec
+from slm_lab.spec.env import EnvSpec
 
 # Where the model files lie under envpool's `base_path`.
 _MODELS = {True: "mujoco/playground/assets", False: "mujoco/assets_dmc"}
 
-# What the JAX back-end takes from `env.kwargs` and this one cannot do: (key, why).
+# Keys of `env.kwargs` that only the JAX back-end knows, and why this one cannot.
 _NOT_HERE = {
     "impl": "the physics here is MuJoCo's own",
     "dlpack": "the memory of these envs is NumPy's",
@@ -30,57 +31,37 @@ _NOT_HERE = {
 }
 
 
-def make_playground_pool(
-    task: Task,
-    *,
-    num_envs: int,
-    seed: int,
-    num_threads: int,
-    max_t: int | None,
-    privileged: bool,
-    kwargs: Mapping[str, Any],
-) -> EnvpoolVectorEnv:
-    """`kwargs` are envpool's, except for `action_repeat`, which overrides the task's."""
-    options = dict(kwargs)
+def make_playground_pool(spec: EnvSpec, *, seed: int) -> EnvpoolVectorEnv:
+    """`env.kwargs` are envpool's, except for `action_repeat`, which overrides the task's."""
+    task, options = find_task(spec.name), dict(spec.kwargs)
     for key in options:
         if key in _NOT_HERE:
             raise EnvError(
                 f"env.{key}: is for the JAX back-end, and `playground/{task.name}` runs on "
                 f"envpool: {_NOT_HERE[key]}. Remove it, or set env.backend to `playground`."
             )
-    repeat = int(options.pop("action_repeat", task.action_repeat))
-    if repeat < 1:
-        raise EnvError(f"env.action_repeat: found {repeat}. Expected 1 or more.")
+    repeat = action_repeat(task, options)
     config = _pool_config(task)
     if "action_repeat" in config:
         options["action_repeat"] = 1  # envpool has the key for one task, where it does nothing
+    options["max_episode_steps"] = (
+        task.episode_length if spec.max_t is None else spec.max_t * repeat
+    )
     with tempfile.TemporaryDirectory(prefix="slm_lab_models_") as folder:
         models = _MODELS[task.needs_menagerie]
         copy_without_textures(Path(config["base_path"], models), Path(folder, models))
-        # Models are read while the pool is made, and never again.
-        pool = make_pool(
-            task.pool_id,
-            num_envs=num_envs,
-            seed=seed,
-            num_threads=num_threads,
-            max_t=task.episode_length if max_t is None else max_t * repeat,
-            kwargs={"base_path": folder, **options},
-        )
-    codec, extra = _layout(task, pool.observation_space, privileged=privileged)
-    return EnvpoolVectorEnv(
-        RepeatingPool(pool, repeat) if repeat > 1 else pool,
-        num_envs=num_envs,
-        seed=seed,
-        codec=codec,
-        privileged=extra,
-    )
+        # Models are read only while the pool is made.
+        pool = make_pool(task.pool_id, spec, {"base_path": folder, **options}, seed=seed)
+    codec, extra = _layout(task, pool.observation_space, privileged=spec.privileged)
+    repeating = RepeatingPool(pool, repeat) if repeat > 1 else pool
+    return EnvpoolVectorEnv(repeating, spec.num_envs, seed, codec=codec, privileged=extra)
 
 
 class RepeatingPool:
-    """A pool whose every action is taken several times; the rewards add up.
+    """A pool that takes every action several times and adds up the rewards.
 
-    An episode that ends on the way stays as it ended. The pool itself goes on with a new one, which
-    nobody sees: whoever steps this pool resets what has ended.
+    An episode that ends on the way keeps its last observation. The wrapped pool begins a new
+    episode by itself; it is never shown, because the caller resets the ended envs.
     """
 
     def __init__(self, pool: Pool, times: int) -> None:
@@ -102,7 +83,7 @@ class RepeatingPool:
 
 
 class Backwards:
-    """A part of an observation, last column first."""
+    """A part of an observation with its columns in reverse order."""
 
     def __init__(self, part: ObsCodec) -> None:
         self._part = part
@@ -123,7 +104,7 @@ def _choose(mask: np.ndarray, yes: Any, no: Any) -> Any:
 
 
 def _layout(task: Task, space: Any, *, privileged: bool) -> tuple[ObsCodec, int]:
-    """(how an observation becomes a row, its number of privileged columns)."""
+    """The codec of an observation, and its number of privileged columns."""
     if task.parts:
         parts = {part: vector_codec(space[part]) for part in task.parts}
         return Concat(parts | {part: Backwards(parts[part]) for part in task.backwards}), 0

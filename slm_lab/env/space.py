@@ -1,4 +1,4 @@
-"""Between a Gymnasium space and the arrays an agent sees.
+"""Converters between Gymnasium spaces and the arrays that an agent sees.
 
 Observations become one float32 array, or uint8 for images:
 
@@ -34,9 +34,9 @@ CHANNEL_COUNTS = (1, 3, 4)  # grey, RGB, RGBA
 
 
 class QuickDiscrete(spaces.Discrete):
-    """The same set, that knows a plain int without asking NumPy for the range of its dtype.
+    """A Discrete space whose `contains` tests a plain int without NumPy.
 
-    Many envs ask at every step whether an action is in their space: a quarter of a CartPole's time.
+    Many envs ask at every step whether the action is in their space, a quarter of CartPole's time.
     """
 
     def contains(self, x: Any) -> bool:
@@ -46,7 +46,7 @@ class QuickDiscrete(spaces.Discrete):
 
 
 def quicken(space: spaces.Space[Any]) -> None:
-    """Make the space itself quick: an env and its wrappers may all hold on to it."""
+    """Change the space in place, because an env and its wrappers may all refer to it."""
     if type(space) is spaces.Discrete:
         space.__class__ = QuickDiscrete
 
@@ -60,7 +60,7 @@ class ObsCodec(Protocol):
     def write(self, obs: Any, out: np.ndarray) -> None: ...
 
     def read(self, rows: np.ndarray) -> Any:
-        """A batch as the env itself would give it, such that `write` leads back to `rows`."""
+        """The inverse of `write`: a batch as the env itself would return it."""
         ...
 
 
@@ -82,7 +82,7 @@ class ActionCodec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Codecs:
-    """Both ways between an env's own arrays and the agent's."""
+    """The converters of an env's observations and actions."""
 
     obs: ObsCodec
     action: ActionCodec

@@ -1,12 +1,13 @@
-"""The batched env everything above this room sees, and its Gymnasium back-end.
+"""The batched env that the other packages see, its episode statistics and its Gymnasium back-end.
 
-Autoreset is resolved here, once: a step that ends an episode also begins the next one, so that
-`Transition.obs` is ready to act on while `Transition.next_obs` still shows how the episode ended.
+Every back-end resets an ended env within the same step: `Transition.obs` is the first observation
+of the next episode, to act on, and `Transition.next_obs` the last one of the ended episode.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise, repeat
@@ -16,17 +17,83 @@ import gymnasium as gym
 import numpy as np
 from loguru import logger
 
-from slm_lab.env.episodes import EpisodeStats
 from slm_lab.env.error import EnvError
 from slm_lab.env.space import Codecs, action_codec, make_spaces, obs_codec, quicken
 from slm_lab.types import Rows, Spaces, Transition, on_host
+
+WINDOW = 100  # finished episodes in the score
+
+
+class EpisodeStats:
+    """Returns, from raw rewards, and lengths of finished episodes; totals of unfinished ones.
+
+    A step on which no episode ended costs one vector addition, because a length is the difference
+    of two step counts. Thousands of envs that end together are counted together.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.count = 0
+        self.returns: deque[float] = deque(maxlen=WINDOW)
+        self.lengths: deque[int] = deque(maxlen=WINDOW)
+        self._step = 0
+        self._running = np.zeros(num_envs)  # float64: long episodes add up many small rewards
+        self._began_at = np.zeros(num_envs, np.int64)
+
+    def add(self, reward: np.ndarray, ended: Sequence[int] | np.ndarray) -> None:
+        """Count one step of every env; `ended` lists the slots whose episode it finished."""
+        self._step += 1
+        self._running += reward
+        if len(ended):
+            slots = np.asarray(ended)
+            self.count += len(slots)
+            self.returns.extend(self._running[slots].tolist())
+            self.lengths.extend((self._step - self._began_at[slots]).tolist())
+            self._running[slots] = 0.0
+            self._began_at[slots] = self._step
+
+    def abandon(self, slots: Sequence[int] | slice = slice(None)) -> None:
+        """Forget unfinished episodes that will not be continued."""
+        self._running[slots] = 0.0
+        self._began_at[slots] = self._step
+
+    def running_length(self, slot: int = 0) -> int:
+        return self._step - int(self._began_at[slot])
+
+    def total_reward(self) -> float:
+        """Score of a checkpoint.
+
+        One env: the last finished return, 0 before the first. Several envs: the mean of the last
+        100 finished returns over all slots, NaN before the first.
+        """
+        if self.num_envs == 1:
+            return self.returns[-1] if self.returns else 0.0
+        return math.fsum(self.returns) / len(self.returns) if self.returns else math.nan
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "count": self.count,
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+            "step": self._step,
+            "running": self._running.tolist(),
+            "began_at": self._began_at.tolist(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.count = int(state["count"])
+        self.returns = deque(map(float, state["returns"]), maxlen=WINDOW)
+        self.lengths = deque(map(int, state["lengths"]), maxlen=WINDOW)
+        self._step = int(state["step"])
+        self._running = np.array(state["running"], dtype=np.float64)
+        self._began_at = np.array(state["began_at"], dtype=np.int64)
 
 
 class VectorEnv(Protocol):
     """B envs stepped together; one env is a batch of one.
 
-    Arrays handed out are the env's own buffers. The `obs` of one step stays valid through the next
-    `step` call, so that a caller may store it beside the outcome; the rest only until that call.
+    The arrays that an env returns are its own buffers. The `obs` of a step stays valid through the
+    next `step` call, so that a caller can store both; every other array only until that call.
     """
 
     spaces: Spaces
@@ -41,12 +108,12 @@ class VectorEnv(Protocol):
 
     @property
     def obs(self) -> Rows:
-        """What to act on now: the last `obs` of `reset`, `step` or `load_state_dict`."""
+        """The observations to act on: the last of `reset`, `step` or `load_state_dict`."""
         ...
 
     @property
     def codecs(self) -> Codecs:
-        """Between the arrays of one underlying env and the agent's, for policies that leave us."""
+        """Converters between the env's arrays and the agent's, used by policy export."""
         ...
 
     def reset(self) -> Rows: ...
@@ -69,7 +136,7 @@ class VectorEnv(Protocol):
 
 
 def spawn_streams(seed: int, num_envs: int) -> tuple[list[int], np.random.Generator]:
-    """Independent random streams from one seed: an int per env, a generator for random actions."""
+    """Independent random streams of one seed: an int per env and a generator for random actions."""
     *per_env, actions = np.random.SeedSequence(seed).spawn(num_envs + 1)
     # 31 bits, because envpool keeps seeds in a signed int.
     env_seeds = [int(stream.generate_state(1)[0] >> 1) for stream in per_env]
@@ -85,19 +152,18 @@ def check_batch(action: Rows, num_envs: int) -> None:
 
 
 class GymnasiumVectorEnv:
-    """A plain loop over Gymnasium env objects.
+    """A loop over Gymnasium env objects.
 
-    It skips what nobody reads: info dicts, per-step copies of the whole batch, per-env array
-    conversions, dead reset steps. CartPole x 4, random actions, live frames/s, best of 8 rounds on
-    a busy machine: 123k; `gymnasium.vector.SyncVectorEnv` 97k; the bare `env.step` loop 147k. That
-    was before action spaces were made quick (`space.quicken`), which took 7.8 us a frame to 5.8.
+    It leaves out info dicts, per-step copies of the batch, per-env array conversions and reset
+    steps. CartPole x 4, random actions, frames/s: 123k; `gymnasium.vector.SyncVectorEnv` 97k; a
+    bare loop over `env.step` 147k. `space.quicken` came later and took 7.8 us a frame to 5.8.
 
-    State is saved without knowing the env: the random-generator state each running episode began
-    with, and the actions since. Loading replays them, which is exact for every env whose
-    randomness comes from its `np_random`. The saved observations tell whether it worked.
+    The saved state of a running episode is the state of the random generator it began with and the
+    actions since. Loading replays them, which is exact for every env that draws from its
+    `np_random`. The saved observations show whether the replay is exact.
 
-    With several threads each takes a run of neighbouring envs, and the numbers stay the same. That
-    pays where a step leaves Python for long: x 16 with two threads on two cores, frames/s, Humanoid
+    With several threads each steps a range of neighbouring envs; the numbers stay the same. Threads
+    help where a step leaves Python for long. 16 envs, two threads on two cores, frames/s: Humanoid
     2.9k -> 4.7k, Ant 3.9k -> 6.4k, Hopper 9.3k -> 10k, HalfCheetah 20k -> 14k.
     """
 
@@ -108,13 +174,14 @@ class GymnasiumVectorEnv:
         self.num_envs = len(self._envs)
         self._obs_codec = obs_codec(self._envs[0].observation_space)
         self._action_codec = action_codec(self._envs[0].action_space)
+        self.codecs = Codecs(self._obs_codec, self._action_codec)
         self.spaces = make_spaces(self._obs_codec, self._action_codec)
         self.episodes = EpisodeStats(self.num_envs)
 
         shape, dtype = (self.num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype
         # Two observation buffers in turn: the last one handed out survives the next step.
-        self._obs, self._spare_obs = np.zeros(shape, dtype), np.zeros(shape, dtype)
-        self._rows, self._spare_rows = list(self._obs), list(self._spare_obs)
+        self.obs, self._spare_obs = np.zeros(shape, dtype), np.zeros(shape, dtype)
+        self._rows, self._spare_rows = list(self.obs), list(self._spare_obs)
         self._final_obs = np.zeros(shape, dtype)
         self._reward = np.zeros(self.num_envs, np.float32)
         self._terminated = np.zeros(self.num_envs, bool)
@@ -136,14 +203,6 @@ class GymnasiumVectorEnv:
     def restorable(self) -> bool:
         return self._replays_exactly and self._log.complete
 
-    @property
-    def obs(self) -> np.ndarray:
-        return self._obs
-
-    @property
-    def codecs(self) -> Codecs:
-        return Codecs(self._obs_codec, self._action_codec)
-
     def reset(self) -> np.ndarray:
         """Begin a new episode everywhere. The first call seeds the envs, later ones do not."""
         self.episodes.abandon()
@@ -151,7 +210,7 @@ class GymnasiumVectorEnv:
         for slot in range(self.num_envs):
             self._begin_episode(slot, None if self._started else self._seeds[slot])
         self._started = True
-        return self._obs
+        return self.obs
 
     def step(self, action: Rows) -> Transition:
         check_batch(action, self.num_envs)
@@ -172,18 +231,18 @@ class GymnasiumVectorEnv:
             ended = list(chain.from_iterable(parts))
 
         self.episodes.add(self._reward, ended)
-        next_obs = self._obs
+        next_obs = self.obs
         if ended:
             self._flags_are_set = True
             next_obs = self._final_obs
-            next_obs[:] = self._obs
+            next_obs[:] = self.obs
             for slot in ended:
                 self._begin_episode(slot)
         ends = self._terminated, self._truncated, self._episode_end
-        return Transition(self._obs, next_obs, self._reward, *ends)
+        return Transition(self.obs, next_obs, self._reward, *ends)
 
     def _step_some(self, slots: range, actions: Sequence[Any]) -> list[int]:
-        """Step the envs of these slots; which of their episodes ended?"""
+        """Step the envs of these slots and return those whose episode ended."""
         envs, write, rows = self._envs, self._obs_codec.write, self._rows
         ended: list[int] = []
         for slot in slots:
@@ -212,18 +271,18 @@ class GymnasiumVectorEnv:
             env.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers, strings, lists and arrays only, so that it can be stored without pickle."""
+        """State of numbers, strings, lists and arrays only, so that it needs no pickle."""
         slots = range(self.num_envs) if self._started and self.restorable else ()
         return {
             "episodes": self.episodes.state_dict(),
             "action_rng": self._action_rng.bit_generator.state,
             "started": self._started,
             "running": [self._log.running(slot) for slot in slots],
-            "obs": self._obs.copy(),
+            "obs": self.obs.copy(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the saved episodes; where that is impossible, say so and begin new ones."""
+        """Continue the saved episodes; warn and begin new ones where a replay is not exact."""
         if len(state["obs"]) != self.num_envs:
             raise EnvError(
                 f"env.num_envs: found {self.num_envs}, but the saved state holds "
@@ -238,7 +297,7 @@ class GymnasiumVectorEnv:
             self.episodes.load_state_dict(state["episodes"])
         for slot, episode in enumerate(state["running"]):
             self._replay_episode(slot, episode)
-        if not np.array_equal(self._obs, state["obs"], equal_nan=self._obs.dtype != np.uint8):
+        if not np.array_equal(self.obs, state["obs"], equal_nan=self.obs.dtype != np.uint8):
             self._replays_exactly = False
             logger.warning(
                 "env.name: the running episodes could not be restored: the env is not "
@@ -248,7 +307,7 @@ class GymnasiumVectorEnv:
             self.reset()
 
     def _swap_obs_buffers(self) -> None:
-        self._obs, self._spare_obs = self._spare_obs, self._obs
+        self.obs, self._spare_obs = self._spare_obs, self.obs
         self._rows, self._spare_rows = self._spare_rows, self._rows
 
     def _begin_episode(self, slot: int, seed: int | None = None) -> None:
@@ -273,13 +332,13 @@ class GymnasiumVectorEnv:
 
 
 def shares(count: int, among: int) -> list[range]:
-    """0 ... count-1 in runs of nearly equal length, none of them empty."""
+    """The numbers 0 to count-1 as `among` ranges of nearly equal length, none of them empty."""
     bounds = np.linspace(0, count, min(count, among) + 1).round().astype(int).tolist()
     return [range(*pair) for pair in pairwise(bounds)]
 
 
 def grid(frames: np.ndarray) -> np.ndarray:
-    """[B, H, W, 3] -> one picture, as square as B allows; places left over stay black."""
+    """Tile [B, H, W, 3] into one picture, as square as B allows; unused tiles stay black."""
     count, height, width, channels = frames.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
@@ -295,13 +354,13 @@ def _is_deterministic(env: gym.Env[Any, Any]) -> bool:
 
 
 class EpisodeLog:
-    """How each running episode began and the actions taken since: enough to replay it.
+    """The start of each running episode and its actions since, from which it is replayed.
 
     Actions are kept per step for the whole batch, which costs one append per step, and dropped
-    once no running episode reaches back to them.
+    once every episode that they belong to has ended.
     """
 
-    LIMIT = 100_000  # steps; an episode without end must not eat the memory of a long run
+    LIMIT = 100_000  # steps, so that an episode without end does not fill the memory
 
     def __init__(self, num_envs: int) -> None:
         self.complete = True
@@ -328,7 +387,7 @@ class EpisodeLog:
             self._forget_finished()
 
     def restore(self, slot: int, origin: Mapping[str, Any], actions: Iterable[Any]) -> None:
-        """An episode loaded mid-way: its earlier actions come before those still to be logged."""
+        """Begin with a loaded episode, whose earlier actions precede those logged from now on."""
         self.begin(slot, origin)
         self._restored[slot] = list(actions)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from slm_lab.error import LabError
 
-class RemoteError(ValueError):
+
+class RemoteError(LabError):
     """Sharing did not work: the message names what was asked, what happened and the fix."""
 
 
@@ -13,8 +15,10 @@ class NotAllowed(RemoteError):
     """The remote is there, and does not let us in: waiting and trying again will not help."""
 
 
-class UploadFailed(RuntimeError):
+class UploadFailed(LabError):
     """A run ended well but could not be uploaded; `metrics` are what it would have returned."""
+
+    exit_code = 1
 
     def __init__(self, text: str, metrics: Any) -> None:
         self.metrics = metrics

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from slm_lab.env.error import EnvError
-from slm_lab.env.make import render_fps
+from slm_lab.env.registry import render_fps
 from slm_lab.env.vector import VectorEnv
 from slm_lab.playback.play import PARALLEL, Episodes, play
 from slm_lab.playback.saved_agent import load_session

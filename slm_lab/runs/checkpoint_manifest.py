@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slm_lab.error import LabError
 from slm_lab.runs.files import open_for_reading, read_bytes
 from slm_lab.spec.run_folder import RunFolderError
 
@@ -24,8 +25,10 @@ MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 4_000_000
 
 
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be used, and the file that is to blame."""
+class CheckpointError(LabError, RuntimeError):
+    """A checkpoint that cannot be used; the message names the file at fault."""
+
+    exit_code = 1
 
     def __init__(self, path: Path, found: str) -> None:
         self.path = path

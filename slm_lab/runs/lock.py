@@ -18,12 +18,13 @@ from pathlib import Path
 
 from loguru import logger
 
+from slm_lab.error import LabError
 from slm_lab.runs.files import open_for_locking, read_json
 
 MAX_OWNER_BYTES = 1_000
 
 
-class LockedError(ValueError):
+class LockedError(LabError):
     """Another process works on the folder."""
 
 

@@ -6,6 +6,8 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from slm_lab.error import LabError
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -18,7 +20,7 @@ class Problem:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
-class SpecError(Exception):
+class SpecError(LabError):
     """A spec that cannot be run, with all its problems. `source` says where it was read."""
 
     def __init__(self, problems: Iterable[Problem], source: str = "spec") -> None:

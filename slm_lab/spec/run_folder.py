@@ -10,10 +10,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from slm_lab.error import LabError
+
 SPEC_FILE = re.compile(r"(?P<name>.+?)(_t(?P<trial>\d{1,6}))?_spec\.(json|yaml|yml)")
 
 
-class RunFolderError(ValueError):
+class RunFolderError(LabError, ValueError):
     """Error about an unusable run folder; the message names the file and the fix."""
 
 

@@ -79,10 +79,14 @@ def trusted_modules(spec: Spec) -> frozenset[str]:
     return frozenset(named_modules(spec)) if spec.origin is None else spec.origin.trusted
 
 
+def state_folder() -> Path:
+    """Folder of what slm-lab keeps between commands: in XDG_STATE_HOME, else ~/.local/state."""
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser() / "slm-lab"
+
+
 def trust_file() -> Path:
-    """The user's record of modules, one JSON line each: in XDG_STATE_HOME, else ~/.local/state."""
-    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(state).expanduser() / "slm-lab" / "trusted_modules.jsonl"
+    """The user's record of modules, one JSON line each."""
+    return state_folder() / "trusted_modules.jsonl"
 
 
 def _remember(module: str) -> None:

@@ -51,7 +51,7 @@ class LogFile:
     """A log file of a run folder, as a sink of loguru; a full disk is told once, on stderr."""
 
     def __init__(self, path: Path, folder: Path | None = None) -> None:
-        self._path = path
+        self.path = path
         self._is_lost = False
         folder = folder or path.parent
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,16 +71,24 @@ class LogFile:
         except OSError as error:
             self._tell(error)
 
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
     def stop(self) -> None:
         """Called by loguru when the sink is removed."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
+            self._file = None
 
     def _tell(self, error: OSError) -> None:
         if not self._is_lost:
             self._is_lost = True
-            sys.stderr.write(f"{self._path}: log lines are lost ({error.strerror})\n")
+            sys.stderr.write(f"{self.path}: log lines are lost ({error.strerror})\n")
+
+
+_process_log: LogFile | None = None  # a part of the process's logging, as loguru's sinks are
 
 
 def setup_logging(
@@ -94,10 +102,16 @@ def setup_logging(
 
     A session whose trial owns the screen gives "WARNING", so that its checkpoints stay in its file.
     """
-    log_file = LogFile(log_path, folder)
+    global _process_log
+    log_file = _process_log = LogFile(log_path, folder)
     logger.remove()
     logger.add(log_file, format=LOG_FORMAT, level=level.upper())
     logger.add(_write_stderr, format=LOG_FORMAT, level=(stderr_level or level).upper())
+
+
+def open_log_file() -> LogFile | None:
+    """The log file that `setup_logging` opened for this process, if it is still open."""
+    return _process_log if _process_log is not None and _process_log.is_open else None
 
 
 @contextmanager

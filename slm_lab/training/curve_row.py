@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from slm_lab.env.episodes import EpisodeStats
+from slm_lab.env.vector import EpisodeStats
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.training.loop import Clock
 

@@ -10,16 +10,14 @@ from slm_lab.analysis.metrics import (
     TRIAL_SCALARS,
     consistencies,
     consistency,
+    efficiencies,
+    efficiency,
     moving_average,
     random_baseline,
-    sample_efficiencies,
-    sample_efficiency,
     session_metrics,
     stabilities,
     stability,
     strengths,
-    training_efficiencies,
-    training_efficiency,
     trial_metrics,
 )
 
@@ -66,34 +64,34 @@ def test_strength_counts_from_the_random_policy():
 
 def test_sample_efficiency_weighs_strength_by_how_early_it_came():
     # (10/100 + 30/200) / (10 + 30) = 0.25 / 40
-    assert sample_efficiency(array(10, 30), [100, 200]) == pytest.approx(0.00625)
+    assert efficiency(array(10, 30), [100, 200]) == pytest.approx(0.00625)
 
 
 def test_the_same_strength_earlier_is_more_efficient():
     early, late = array(30, 10), array(10, 30)
-    assert sample_efficiency(early, [100, 200]) > sample_efficiency(late, [100, 200])
+    assert efficiency(early, [100, 200]) > efficiency(late, [100, 200])
 
 
 def test_rows_before_the_first_gradient_step_count_in_neither_sum_of_the_training_efficiency():
     # The weighted mean of 1/20 and 1/40 with weights 30 and 10: (1.5 + 0.25) / 40
-    assert training_efficiency(array(10, 30, 10), [0, 20, 40]) == pytest.approx(0.04375)
-    assert training_efficiencies(array(10, 30, 10), [0, 20, 40]) == pytest.approx(
+    assert efficiency(array(10, 30, 10), [0, 20, 40]) == pytest.approx(0.04375)
+    assert efficiencies(array(10, 30, 10), [0, 20, 40]) == pytest.approx(
         [nan, 0.05, 0.04375], nan_ok=True
     )
 
 
 def test_what_was_earned_before_learning_does_not_change_the_training_efficiency():
     for before in (-100, 0, 1000):
-        assert training_efficiency(array(before, 30), [0, 20]) == pytest.approx(1 / 20)
+        assert efficiency(array(before, 30), [0, 20]) == pytest.approx(1 / 20)
 
 
 def test_without_a_gradient_step_there_is_no_training_efficiency():
-    assert math.isnan(training_efficiency(array(10, 30), [0, 0]))
+    assert math.isnan(efficiency(array(10, 30), [0, 0]))
 
 
 def test_local_efficiency_is_the_running_ratio():
     # 0.1 / 10, then 0.25 / 40
-    assert sample_efficiencies(array(10, 30), [100, 200]) == pytest.approx([0.01, 0.00625])
+    assert efficiencies(array(10, 30), [100, 200]) == pytest.approx([0.01, 0.00625])
 
 
 def test_stability_loses_what_was_dropped_relative_to_the_strength_before_each_step():

@@ -6,7 +6,7 @@ import pytest
 from matplotlib.image import imread
 
 from slm_lab.analysis.curves import FRAMES
-from slm_lab.analysis.plot import Line, plot_curves, plot_lines, plot_session, plot_trial
+from slm_lab.analysis.plot import Line, plot_curves, plot_lines, plot_tables
 from slm_lab.analysis.style import BLUE, GREY, line_styles
 
 
@@ -33,15 +33,15 @@ def blue(path) -> int:
 @pytest.mark.parametrize("smooth", [False, True])
 def test_a_session_graph_shows_a_curve(tmp_path, smooth):
     path = tmp_path / "session.png"
-    plot_session(session(50), "total_reward", path, title="demo_t0_s0 train", smooth=smooth)
+    plot_tables([session(50)], path, title="demo_t0_s0 train", smooth=smooth)
     assert ink(path) > 0.01
     assert blue(path) > 500
 
 
 def test_a_single_checkpoint_shows_as_a_dot(tmp_path):
-    plot_session(session(1), "total_reward", tmp_path / "one.png", title="one")
+    plot_tables([session(1)], tmp_path / "one.png", title="one")
     empty = session(1).assign(total_reward=math.nan)
-    plot_session(empty, "total_reward", tmp_path / "none.png", title="none")
+    plot_tables([empty], tmp_path / "none.png", title="none")
     assert blue(tmp_path / "one.png") > 10
     assert blue(tmp_path / "none.png") == 0
 
@@ -49,7 +49,7 @@ def test_a_single_checkpoint_shows_as_a_dot(tmp_path):
 @pytest.mark.parametrize("smooth", [False, True])
 def test_a_trial_graph_shows_sessions_that_differ_in_length(tmp_path, smooth):
     path = tmp_path / "trial.png"
-    plot_trial([session(50, 1), session(20, 2)], path, title="demo_t0", smooth=smooth)
+    plot_tables([session(50, 1), session(20, 2)], path, title="demo_t0", smooth=smooth)
     assert blue(path) > 500
 
 
@@ -62,14 +62,14 @@ def test_curves_may_stand_still_in_x_as_gradient_steps_do_before_learning(tmp_pa
 def test_a_diverged_session_leaves_a_gap_instead_of_an_error(tmp_path):
     broken = session(20)
     broken.loc[10:, "total_reward"] = math.inf
-    plot_trial([session(20), broken], tmp_path / "trial.png", title="demo_t0", smooth=True)
+    plot_tables([session(20), broken], tmp_path / "trial.png", title="demo_t0", smooth=True)
     assert blue(tmp_path / "trial.png") > 100
 
 
 def test_a_graph_is_replaced_in_one_step_and_nothing_is_left_beside_it(tmp_path):
     path = tmp_path / "trial.png"
     path.write_text("an older graph")
-    plot_trial([session(5)], path, title="demo_t0")
+    plot_tables([session(5)], path, title="demo_t0")
     assert [file.name for file in tmp_path.iterdir()] == ["trial.png"]
     assert path.read_bytes().startswith(b"\x89PNG")
 

@@ -34,7 +34,7 @@ def messages():
 @pytest.fixture
 def undrawn(monkeypatch):
     """Graphs as empty files, for tests that are about numbers: drawing is what takes the time."""
-    for name in ("plot_curves", "plot_session", "plot_trial"):
+    for name in ("plot_curves", "plot_tables"):
         monkeypatch.setattr(trial_graphs, name, lambda *args, **kwargs: args[-1].touch())
 
 

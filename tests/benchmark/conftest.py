@@ -12,8 +12,8 @@ import pytest
 import yaml
 from loguru import logger
 
-from slm_lab.benchmark.manifest import Manifest, load_manifest
-from slm_lab.benchmark.result import Evaluated, Kept, Provenance, Result
+from slm_lab.benchmark.manifest import BenchmarkManifest, load_manifest
+from slm_lab.benchmark.result import CollectedResult, Evaluated, Provenance, Result
 from tests.tiny import TINY
 
 SPEC = TINY | {
@@ -79,12 +79,12 @@ def write_manifest(tmp_path, monkeypatch) -> WriteManifest:
 
 
 @pytest.fixture
-def manifest(write_manifest) -> Manifest:
+def manifest(write_manifest) -> BenchmarkManifest:
     return load_manifest(write_manifest())
 
 
 @pytest.fixture
-def kept(manifest) -> Kept:
+def kept(manifest) -> CollectedResult:
     """A flawless result: two sessions that end at 0.5 and 0.75."""
     frames = [50, 100, 150, 200]
     curve = pd.DataFrame(
@@ -120,4 +120,4 @@ def kept(manifest) -> Kept:
             cpu_seconds=120.0,
         ),
     )
-    return Kept(result, manifest.rows[0].spec(), curve)
+    return CollectedResult(result, manifest.rows[0].spec(), curve)

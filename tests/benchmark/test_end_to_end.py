@@ -16,7 +16,7 @@ from loguru import logger
 
 from slm_lab.benchmark.manifest import load_manifest
 from slm_lab.benchmark.runner import Step, run_benchmark
-from slm_lab.benchmark.state import Standing, row_state
+from slm_lab.benchmark.state import RowStatus, row_state
 from slm_lab.cli.main import main
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ def benchmark(monkeypatch, capsys):
     return command
 
 
-def standing(benchmark) -> str:
+def status(benchmark) -> str:
     code, out, _ = benchmark("status")
     assert code == 0
     word: str = out.splitlines()[1].split()[2]
@@ -81,14 +81,14 @@ def standing(benchmark) -> str:
 
 def test_run_collect_table_audit_and_then_tampering(write_manifest, benchmark):
     write_manifest()
-    assert standing(benchmark) == "missing"
+    assert status(benchmark) == "missing"
     code, out, _ = benchmark("run", "--dry-run", "--budget", "1")
     assert (code, "1 row(s), about 0.0 h" in out) == (0, True)
 
     code, out, err = benchmark("run")
     assert code == 0, err
     assert "1 done, 0 failed" in out
-    assert standing(benchmark) == "done"
+    assert status(benchmark) == "done"
     row = Path("res/probe-actionmatters-v0_ppo")
     assert sorted(path.name for path in row.iterdir()) == [
         "curve.csv",
@@ -189,10 +189,10 @@ def test_ctrl_c_leaves_a_row_that_the_next_call_goes_on_with(write_manifest, ben
     code, _, err = benchmark("run")
     assert code == 128 + signal.SIGINT, err
     assert "goes on where it was" in err
-    assert standing(benchmark) == "interrupted"
+    assert status(benchmark) == "interrupted"
     code, _, err = benchmark("run")
     assert code == 0, err
-    assert standing(benchmark) == "done"
+    assert status(benchmark) == "done"
     assert len(list(Path("data").iterdir())) == 1
     result = json.loads(Path("res/trouble-trouble-v0_ppo/result.json").read_text())
     assert result["provenance"]["sittings"] == 2
@@ -211,7 +211,7 @@ def test_a_row_that_fails_is_reported_and_the_others_run(write_manifest, benchma
     assert code == 1
     assert "1 done, 1 failed" in out
     assert "trouble-trouble-v0_ppo: RuntimeError: session 0 failed" in err
-    assert standing(benchmark) == "failed"
+    assert status(benchmark) == "failed"
     assert benchmark("run")[1].startswith("Nothing to run")
     code, out, err = benchmark("run", "--retry")  # the trouble is over by now
     assert (code, "1 done, 0 failed" in out) == (0, True), err
@@ -236,5 +236,5 @@ def test_a_budget_that_ends_stops_the_training_cleanly(write_manifest):
     )
     assert (report.stopped_by, report.failed, report.done) == (signal.SIGTERM, {}, [])
     after = row_state(manifest.rows[0], results, data)
-    assert after.standing is Standing.interrupted
+    assert after.status is RowStatus.interrupted
     assert 0 < after.progress < 1

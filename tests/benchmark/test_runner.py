@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from slm_lab.benchmark.manifest import Row, load_manifest
-from slm_lab.benchmark.result import Kept, write_result
+from slm_lab.benchmark.result import CollectedResult, write_result
 from slm_lab.benchmark.runner import GUESSED_FRAMES_PER_SECOND, Step, estimated_hours, next_step
-from slm_lab.benchmark.state import RowState, Standing, row_state
+from slm_lab.benchmark.state import RowState, RowStatus, row_state
 from slm_lab.runs.lock import locked
 
 RESULTS, DATA = Path("res"), Path("data")
 SHIPPED = load_manifest()
 
 
-def step(name: str, hours: float, standing: Standing = Standing.missing) -> Step:
-    return Step(RowState(SHIPPED.by_id[name], standing), hours)
+def step(name: str, hours: float, status: RowStatus = RowStatus.missing) -> Step:
+    return Step(RowState(SHIPPED.by_id[name], status), hours)
 
 
 SHORT, LONG = step("cartpole-v1_ppo", 0.1), step("hopper-v5_ppo", 2.0)
@@ -42,19 +42,19 @@ def test_the_longest_row_that_fits_the_budget_comes_first(waiting, hours_left, e
 
 
 def test_what_is_trained_already_is_collected_before_anything_runs():
-    trained = step("cartpole-v1_sac", 0.0, Standing.trained)
+    trained = step("cartpole-v1_sac", 0.0, RowStatus.trained)
     assert next_step([SHORT, LONGER, trained], 10.0) == trained
     assert next_step([SHORT, trained], None) == trained
 
 
-def with_seconds(kept: Kept, seconds: float | None) -> Kept:
+def with_seconds(kept: CollectedResult, seconds: float | None) -> CollectedResult:
     provenance = kept.result.provenance.model_copy(update={"seconds": seconds})
     result = kept.result.model_copy(update={"provenance": provenance})
-    return Kept(result, kept.spec, kept.curve)
+    return CollectedResult(result, kept.spec, kept.curve)
 
 
-def hours(row: Row, kept: dict[str, Kept], progress: float = 0.0) -> float:
-    return estimated_hours(RowState(row, Standing.missing, progress=progress), SHIPPED, kept)
+def hours(row: Row, kept: dict[str, CollectedResult], progress: float = 0.0) -> float:
+    return estimated_hours(RowState(row, RowStatus.missing, progress=progress), SHIPPED, kept)
 
 
 def test_an_estimate_takes_the_speed_of_the_nearest_rows_that_were_measured(kept):
@@ -95,29 +95,29 @@ def run_folder(spec: Any, time: str = "2026_01_01_000000", **sitting: Any) -> Pa
 
 
 def test_a_row_without_result_and_folder_is_missing_or_skipped(manifest, write_manifest):
-    assert row_state(manifest.rows[0], RESULTS, DATA).standing is Standing.missing
+    assert row_state(manifest.rows[0], RESULTS, DATA).status is RowStatus.missing
     (skipped,) = load_manifest(write_manifest(skip="too hard")).rows
     state = row_state(skipped, RESULTS, DATA)
-    assert (state.standing, state.reason) == (Standing.skipped, "too hard")
+    assert (state.status, state.reason) == (RowStatus.skipped, "too hard")
 
 
 def test_a_row_with_a_result_of_todays_spec_is_done(manifest, kept):
     write_result(kept, RESULTS / kept.result.row)
-    assert row_state(manifest.rows[0], RESULTS, DATA).standing is Standing.done
+    assert row_state(manifest.rows[0], RESULTS, DATA).status is RowStatus.done
 
 
 def test_a_result_of_another_spec_is_stale_and_says_what_changed(kept, write_manifest):
     write_result(kept, RESULTS / kept.result.row)
     (row,) = load_manifest(write_manifest(variables={"agent.algorithm.gamma": 0.5})).rows
     state = row_state(row, RESULTS, DATA)
-    assert (state.standing, state.reason) == (Standing.stale, "other agent.algorithm.gamma today")
+    assert (state.status, state.reason) == (RowStatus.stale, "other agent.algorithm.gamma today")
 
 
 def test_a_killed_run_is_interrupted_and_knows_how_far_it_came(manifest):
     row = manifest.rows[0]
     folder = run_folder(row.spec())
     state = row_state(row, RESULTS, DATA)
-    assert (state.standing, state.folder) == (Standing.interrupted, folder)
+    assert (state.status, state.folder) == (RowStatus.interrupted, folder)
     assert state.progress == 100 / (2 * 200)
 
 
@@ -128,7 +128,7 @@ def test_the_newest_run_of_the_same_spec_counts(manifest):
     other = row.spec().with_values({"meta.random_seed": 77})
     run_folder(other, "2026_01_03_000000")
     state = row_state(row, RESULTS, DATA)
-    assert (state.standing, state.folder) == (Standing.failed, newest)
+    assert (state.status, state.folder) == (RowStatus.failed, newest)
     assert state.reason == "the pole broke"
 
 
@@ -146,11 +146,11 @@ def test_a_folder_that_a_process_holds_is_running_even_beside_a_result(manifest,
     row = manifest.rows[0]
     folder = run_folder(row.spec())
     with locked(folder / "checkpoint" / "run.lock", "the folder"):
-        assert row_state(row, RESULTS, DATA).standing is Standing.running
-    assert row_state(row, RESULTS, DATA).standing is Standing.done
+        assert row_state(row, RESULTS, DATA).status is RowStatus.running
+    assert row_state(row, RESULTS, DATA).status is RowStatus.done
 
 
 def test_a_search_is_no_run(manifest):
     row = manifest.rows[0]
     (run_folder(row.spec()) / "ray_tune").mkdir()
-    assert row_state(row, RESULTS, DATA).standing is Standing.missing
+    assert row_state(row, RESULTS, DATA).status is RowStatus.missing

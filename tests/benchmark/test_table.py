@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from slm_lab.benchmark.manifest import load_manifest
-from slm_lab.benchmark.result import Kept, read_results, write_result
+from slm_lab.benchmark.result import CollectedResult, read_results, write_result
 from slm_lab.benchmark.table import mark, page_text, write_page
 
 PLACES = {"page": Path("docs/B.md"), "plots_dir": Path("docs/plots"), "results_dir": Path("res")}
@@ -48,7 +48,9 @@ def test_a_row_without_a_result_stands_as_missing(manifest):
 
 
 def test_a_result_of_another_spec_does_not_count(manifest, kept):
-    other = Kept(kept.result, kept.spec.with_values({"agent.algorithm.gamma": 0.5}), kept.curve)
+    other = CollectedResult(
+        kept.result, kept.spec.with_values({"agent.algorithm.gamma": 0.5}), kept.curve
+    )
     text = page_text(manifest, {kept.result.row: other}, **PLACES)
     assert line_of(text, "PPO")[1:4] == ["🔄", "–", "–"]
 
@@ -86,7 +88,11 @@ def test_new_curves_are_drawn_again(manifest, kept):
     plot = PLACES["plots_dir"] / "probe_ActionMatters-v0.png"
     write_page(manifest, {kept.result.row: kept}, **PLACES)
     before = plot.read_bytes()
-    write_page(manifest, {kept.result.row: Kept(kept.result, kept.spec, kept.curve * 2)}, **PLACES)
+    write_page(
+        manifest,
+        {kept.result.row: CollectedResult(kept.result, kept.spec, kept.curve * 2)},
+        **PLACES,
+    )
     assert plot.read_bytes() != before
 
 

@@ -12,7 +12,7 @@ def test_status_lists_the_rows_in_plain_columns_when_piped(slm_lab):
     assert lines[0].split() == [
         "ENV",
         "ALGORITHM",
-        "STANDING",
+        "STATUS",
         "SCORE",
         "GOAL",
         "FOLDER",

@@ -11,7 +11,7 @@ import pytest
 from slm_lab.env import EnvError, VectorEnv, make_env
 from slm_lab.env.baseline import RandomBaseline, measure_random_policy
 from slm_lab.env.check import random_rollout
-from slm_lab.env.make import render_fps
+from slm_lab.env.registry import render_fps
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Transition
 
@@ -183,9 +183,9 @@ class TestLives:
 
     def test_a_check_that_saw_lost_lives_only_saw_no_episode(self):
         env = atari("Breakout", num_envs=1, life_loss_info=True)
-        found = random_rollout(env, 100)
+        _, problems, _ = random_rollout(env, 100)
         assert env.episodes.count == 0
-        assert any("episodes: none ended" in problem for problem in found.problems)
+        assert any("episodes: none ended" in problem for problem in problems)
 
     def test_pictures_can_be_paced_whatever_the_games_are_made_with(self):
         spec = EnvSpec.model_validate(

@@ -12,7 +12,7 @@ import pytest
 from slm_lab.env import EnvError, make_env
 from slm_lab.env.bare_models import copy_without_textures
 from slm_lab.env.envpool_backend import EnvpoolVectorEnv
-from slm_lab.env.make import choose_playground_backend
+from slm_lab.env.make import choose_backend
 from slm_lab.env.playground import TASKS
 from slm_lab.env.playground_pool import RepeatingPool
 from slm_lab.env.vector import spawn_streams
@@ -273,13 +273,13 @@ def test_auto_takes_envpool_without_a_cuda_device_and_the_package_with_one(env_s
     pytest.importorskip("mujoco_playground")
     spec = env_spec("playground/CartpoleBalance")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert choose_playground_backend(spec) == "envpool"
+    assert choose_backend(spec) == "envpool"
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    assert choose_playground_backend(spec) == "playground"
+    assert choose_backend(spec) == "playground"
     on_cpu = env_spec("playground/CartpoleBalance", device="cpu")
-    assert choose_playground_backend(on_cpu) == "envpool"
+    assert choose_backend(on_cpu) == "envpool"
     chosen = env_spec("playground/CartpoleBalance", backend="envpool")
-    assert choose_playground_backend(chosen) == "envpool"
+    assert choose_backend(chosen) == "envpool"
 
 
 def test_a_cpu_without_envpool_takes_the_package(env_spec, monkeypatch):
@@ -287,7 +287,7 @@ def test_a_cpu_without_envpool_takes_the_package(env_spec, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "envpool" else real("numpy")
     )
-    assert choose_playground_backend(env_spec("playground/CartpoleBalance")) == "playground"
+    assert choose_backend(env_spec("playground/CartpoleBalance")) == "playground"
 
 
 def test_a_misspelt_name_is_told_the_nearest(env_spec):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slm_lab.env.episodes import EpisodeStats
+from slm_lab.env.vector import EpisodeStats
 from slm_lab.training.loop import Clock, Loop, evaluate
 from slm_lab.training.seeding import draw_seed, session_seeds
 from slm_lab.types import Metrics, Spaces, Transition

@@ -22,6 +22,7 @@ from torch.func import functional_call
 
 from slm_lab.agent.learning.compiler import Compiled, CompileMode
 from slm_lab.agent.learning.optimizer import make_optimizer
+from slm_lab.error import LabError
 
 if TYPE_CHECKING:
     from slm_lab.spec import NetSpec
@@ -272,8 +273,10 @@ def load_parts(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
         part.load_state_dict(state[name])
 
 
-class DivergenceError(RuntimeError):
+class DivergenceError(LabError, RuntimeError):
     """A metric or a parameter became infinite or NaN."""
+
+    exit_code = 1
 
     def __init__(self, frame: int, bad: Mapping[str, float], finite: Mapping[str, float]) -> None:
         self.frame = frame

@@ -14,9 +14,9 @@ from typing import Protocol
 
 from loguru import logger
 
-from slm_lab.runs.checkpoint_manifest import CheckpointError
+from slm_lab.error import LabError
 from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.lock import LockedError, locked
+from slm_lab.runs.lock import locked
 from slm_lab.runs.resume import is_finished
 from slm_lab.spec import Spec, SpecError
 from slm_lab.training.console import Progress, TrialDisplay
@@ -85,7 +85,6 @@ def run_session(
     shared: SharedNets | None = None,
 ) -> SessionEnd:
     # torch is imported here, in the process that trains: the trial's own process starts at once.
-    from slm_lab.agent.learning.learner import DivergenceError
     from slm_lab.env.error import EnvError
     from slm_lab.training.session import Session
     from slm_lab.training.threads import set_threads
@@ -114,7 +113,7 @@ def run_session(
             except (SpecError, EnvError) as error:
                 return SessionEnd(session, str(error), bad_input=error)
             return SessionEnd(session, stopped_early=not unit.run())
-    except (CheckpointError, LockedError, DivergenceError) as error:
+    except LabError as error:
         text = f"{type(error).__name__}: {error}"
         logger.error(f"Session {session} failed. {text}")
         return SessionEnd(session, text)
