@@ -6,7 +6,6 @@ are bounded.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,9 @@ import pandas as pd
 from slm_lab.analysis.metrics import random_baseline
 from slm_lab.analysis.sessions import measured_baselines
 from slm_lab.analysis.style import algorithm_label
-from slm_lab.runs.files import MAX_TABLE_BYTES, read_bytes, read_json
-from slm_lab.runs.saved_spec import read_spec_tree
+from slm_lab.analysis.tables import read_session
+from slm_lab.runs.files import MAX_TABLE_BYTES, read_json, read_spec_tree
 from slm_lab.spec.catalog import target_score
-from slm_lab.spec.error import nearest
 from slm_lab.spec.run_folder import RunFolderError, listed, spec_files
 
 NEEDED = ("frame", "total_reward")
@@ -41,19 +39,6 @@ class SavedTrial:
     random_mean: float | None
     seed: int | None
     sessions: Mapping[int, pd.DataFrame]
-
-
-def find_folder(word: str, data_dir: Path) -> Path:
-    """The run folder that a word of the command means: a path, or a name in the data folder."""
-    for path in (Path(word), data_dir / word):
-        if path.is_dir():
-            return path
-    close = nearest(word, (path.name for path in listed(data_dir)))
-    hint = f" Did you mean {' or '.join(close)}?" if close else ""
-    raise RunFolderError(
-        f"{word}: no such run folder, neither here nor in {data_dir}/.{hint} "
-        "`slm-lab plot-list` lists those there; -d names another data folder."
-    )
 
 
 def read_trial(folder: Path, trial: int | None = None) -> SavedTrial:
@@ -97,7 +82,10 @@ def _sessions(folder: Path, unit: str) -> dict[int, pd.DataFrame]:
     for path in listed(folder / "info"):  # eval comes before train
         if match := pattern.fullmatch(path.name):
             paths.setdefault(int(match[1]), path)
-    sessions = {index: _read_table(folder, path) for index, path in sorted(paths.items())}
+    sessions = {
+        index: _checked(read_session(path, folder=folder), path)
+        for index, path in sorted(paths.items())
+    }
     if not sessions:
         sessions = _from_trial_metrics(folder, folder / "info" / f"{unit}_trial_metrics.json")
     sessions = {index: table for index, table in sessions.items() if not table.empty}
@@ -107,16 +95,6 @@ def _sessions(folder: Path, unit: str) -> dict[int, pd.DataFrame]:
             f"info/{unit}_s0_session_df_eval.csv or info/{unit}_trial_metrics.json with rows"
         )
     return sessions
-
-
-def _read_table(folder: Path, path: Path) -> pd.DataFrame:
-    data = read_bytes(folder, path, MAX_TABLE_BYTES)
-    whole_rows = data[: data.rfind(b"\n") + 1]  # a crash may have cut the last one short
-    try:
-        table = pd.read_csv(io.BytesIO(whole_rows)).apply(pd.to_numeric).astype("float64")
-    except (ValueError, TypeError, pd.errors.ParserError) as error:
-        raise RunFolderError(f"{path}: not a session table ({str(error)[:200]})") from None
-    return _checked(table, path)
 
 
 def _from_trial_metrics(folder: Path, path: Path) -> dict[int, pd.DataFrame]:

@@ -21,7 +21,7 @@ def read_session(path: Path, *, folder: Path | None = None) -> pd.DataFrame:
     text = read_text(folder or path.parent, path, MAX_TABLE_BYTES)
     whole_rows = text[: text.rfind("\n") + 1]
     if not whole_rows:
-        raise ValueError(f"{path}: no complete line, expected a session table with a header")
+        raise RunFolderError(f"{path}: no complete line, expected a session table with a header")
     try:
         return pd.read_csv(StringIO(whole_rows)).astype("float64")
     except (ValueError, TypeError) as error:  # a ParserError is a ValueError

@@ -24,10 +24,11 @@ from slm_lab.benchmark.result import (
     read_result,
 )
 from slm_lab.benchmark.table import missing_plots, page_text
+from slm_lab.runs.find import open_run
 from slm_lab.runs.provenance import is_same_code
 from slm_lab.runs.resume import spec_differences
-from slm_lab.runs.saved_run import RunFolderError, open_run
 from slm_lab.spec import SpecError
+from slm_lab.spec.run_folder import RunFolderError
 
 CURVE_DIGITS = 1e-4  # the curve is kept with six digits
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,14 +10,13 @@ from pathlib import Path
 from slm_lab.analysis.tables import read_session
 from slm_lab.benchmark.manifest import Row
 from slm_lab.benchmark.result import Kept, read_result
+from slm_lab.runs.find import open_run, stamped_folders
 from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.lock import is_held, lock_holders
-from slm_lab.runs.provenance import read_sittings
+from slm_lab.runs.lock import is_held
+from slm_lab.runs.provenance import read_run_records
 from slm_lab.runs.resume import spec_differences, unfinished_sessions
-from slm_lab.runs.saved_run import RunFolderError, open_run
 from slm_lab.spec import Spec, SpecError
-
-TIMESTAMP = r"\d{4}_\d\d_\d\d_\d{6}(_\d+)?"
+from slm_lab.spec.run_folder import RunFolderError
 
 
 class Standing(StrEnum):
@@ -61,7 +59,7 @@ def row_state(row: Row, results_dir: Path, data_dir: Path) -> RowState:
     spec = row.spec()
     runs = list(_runs(spec, candidates))
     for layout in runs:
-        if is_held(layout.run_lock(), lock_holders(), folder=layout.predir):
+        if is_held(layout.run_lock(), folder=layout.predir):
             progress = _progress(spec, layout)
             return RowState(row, Standing.running, kept, layout.predir, progress)
     if kept is not None and not spec_differences(spec, kept.spec):
@@ -82,18 +80,19 @@ def _standing(spec: Spec, layout: RunLayout) -> tuple[Standing, str]:
             return Standing.failed, f"session {session} diverged"
     if not left and layout.trial_metrics(0).exists():
         return Standing.trained, ""
-    sittings = read_sittings(layout.trial_provenance(0), folder=layout.predir)
-    if sittings and sittings[-1].end.startswith("failed"):
-        return Standing.failed, sittings[-1].end.removeprefix("failed: ")
+    records = read_run_records(layout.trial_provenance(0), folder=layout.predir)
+    if records and records[-1].end.startswith("failed"):
+        return Standing.failed, records[-1].end.removeprefix("failed: ")
     return Standing.interrupted, ""
 
 
 def _folders(spec_name: str, data_dir: Path) -> list[Path]:
     """Folders of runs whose name begins with the spec's, the newest first."""
-    pattern = re.compile(rf"{re.escape(spec_name)}(_.+)?_(?P<time>{TIMESTAMP})")
-    found = data_dir.iterdir() if data_dir.is_dir() else ()
-    matches = {path: match for path in found if (match := pattern.fullmatch(path.name))}
-    return sorted(matches, key=lambda path: matches[path]["time"], reverse=True)
+    return [
+        path
+        for path, name in stamped_folders(data_dir).items()
+        if name == spec_name or name.startswith(f"{spec_name}_")
+    ]
 
 
 def _runs(spec: Spec, folders: Sequence[Path]) -> Iterator[RunLayout]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slm_lab.analysis.tables import read_session
-from slm_lab.runs.summary import RunSummary, session_indices
+from slm_lab.runs.summary import RunSummary
 
 Axis = Literal["frame", "wall_t", "opt_step"]
 AXES: tuple[Axis, ...] = ("frame", "wall_t", "opt_step")
@@ -97,14 +97,14 @@ class CurveStore:
     ) -> Curve:
         """One column of a trial's tables (of a search: its best trial's) against another."""
         trial = run.trial if trial is None else trial
-        tables = [self.table(run, trial, s, y) for s in session_indices(run.layout, trial)]
+        tables = [self.table(run, trial, s, y) for s in run.layout.sessions(trial)]
         lines = [Line(table[x], table[y]) for table in tables if x in table and y in table]
         return join(lines)
 
     def columns(self, run: RunSummary) -> tuple[str, ...]:
         """What can be drawn: columns that hold numbers, returns first."""
         names: dict[str, None] = dict.fromkeys(RETURNS)
-        for session in session_indices(run.layout, run.trial)[:1]:
+        for session in run.layout.sessions(run.trial)[:1]:
             table = self.table(run, run.trial, session, "loss")
             names |= {
                 name: None

@@ -23,8 +23,8 @@ from slm_lab.dashboard.run_files import (
     versions,
     videos,
 )
+from slm_lab.runs.find import STAMP
 from slm_lab.runs.resume import resume_command
-from slm_lab.runs.saved_run import TIMESTAMP
 from slm_lab.runs.summary import STATUSES, RunSummary
 
 MOST_SIDE_BY_SIDE = 6
@@ -54,7 +54,7 @@ def run_row(run: RunSummary) -> dict[str, Any]:
 
 def short_name(run: RunSummary) -> str:
     """The run's key without the time."""
-    return TIMESTAMP.sub("", run.key) or run.key
+    return STAMP.sub("", run.key) or run.key
 
 
 def short_names(runs: Sequence[RunSummary]) -> list[str]:

@@ -10,16 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from slm_lab.runs.checkpoint_manifest import CheckpointError, read_manifest
-from slm_lab.runs.files import plain_files
-from slm_lab.runs.summary import (
-    RunSummary,
-    read_json,
-    read_spec_tree,
-    real,
-    search_records,
-    session_indices,
-    tail,
-)
+from slm_lab.runs.files import plain_files, read_json_or_empty, read_tail
+from slm_lab.runs.summary import RunSummary, real, search_records, trial_spec_tree
 
 PHASES = ("env", "act", "learn", "other")
 VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
@@ -54,21 +46,23 @@ class TrialScore:
 def spec_leaves(run: RunSummary) -> dict[str, str]:
     """The spec as dotted keys and JSON values, in its own order; of a search, its best trial's."""
     trial = run.trial if run.kind == "search" else None
-    return dict(_leaves(read_spec_tree(run.layout, trial)))
+    return dict(_leaves(trial_spec_tree(run.layout, trial)))
 
 
 def trial_metrics(run: RunSummary) -> dict[str, float]:
     """The headline numbers of the trial; of a search, its best trial's."""
-    return _numbers(read_json(run.layout.trial_metrics_scalar(run.trial), run.folder))
+    return _numbers(read_json_or_empty(run.folder, run.layout.trial_metrics_scalar(run.trial)))
 
 
 def session_metrics(run: RunSummary) -> dict[int, dict[str, float]]:
     """The headline numbers of each session."""
     layout, trial = run.layout, run.trial
     return {
-        session: _numbers(read_json(layout.session_metrics_scalar(trial, session, "eval"), folder))
+        session: _numbers(
+            read_json_or_empty(folder, layout.session_metrics_scalar(trial, session, "eval"))
+        )
         for folder in [run.folder]
-        for session in session_indices(layout, trial)
+        for session in layout.sessions(trial)
     }
 
 
@@ -93,14 +87,14 @@ def profiles(run: RunSummary) -> list[SessionProfile]:
     A session writes its own at its end; until then the trial's log may tell, unless it went to a
     screen.
     """
-    layout, sessions = run.layout, session_indices(run.layout, run.trial)
+    layout, sessions = run.layout, run.layout.sessions(run.trial)
     found: dict[int, Mapping[str, float]] = {}
-    for line in tail(layout.log_path(run.trial), run.folder, LOG_BYTES).splitlines():
+    for line in read_tail(run.folder, layout.log_path(run.trial), LOG_BYTES).splitlines():
         told = _PROGRESS.search(line)
         if told and (match := _PROFILE.search(line)):
             found[int(told[1])] = _shares(match)
     for session in sessions:
-        text = tail(layout.log_path(run.trial, session), run.folder, LOG_BYTES)
+        text = read_tail(run.folder, layout.log_path(run.trial, session), LOG_BYTES)
         for match in _PROFILE.finditer(text):
             found[session] = _shares(match)
     return [SessionProfile(session, found[session]) for session in sessions if session in found]
@@ -112,7 +106,7 @@ def _shares(match: re.Match[str]) -> dict[str, float]:
 
 def operators(run: RunSummary, most: int = 15) -> list[tuple[str, float]]:
     """(operator, microseconds) of a run with --profile, the slowest first."""
-    content = read_json(run.folder / "profiler" / "profiler_summary.json", run.folder)
+    content = read_json_or_empty(run.folder, run.folder / "profiler" / "profiler_summary.json")
     rows = content.get("operators")
     named = [
         (str(row.get("name"))[:LONGEST_VALUE], number)
@@ -132,7 +126,7 @@ def log_text(run: RunSummary, name: str) -> str:
     """The last lines of a log file."""
     if name not in log_names(run):
         return ""
-    lines = tail(run.layout.log_dir() / name, run.folder, LOG_BYTES).splitlines()
+    lines = read_tail(run.folder, run.layout.log_dir() / name, LOG_BYTES).splitlines()
     return "\n".join(lines[-LOG_LINES:])
 
 
@@ -143,7 +137,7 @@ def videos(run: RunSummary) -> list[Path]:
 
 def versions(run: RunSummary) -> dict[str, str]:
     """Versions of what the run was made with, by its checkpoint."""
-    for session in session_indices(run.layout, run.trial):
+    for session in run.layout.sessions(run.trial):
         for kind in ("last", "last-1"):
             try:
                 checkpoint = run.layout.checkpoint_dir(run.trial, session) / kind
