@@ -139,7 +139,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 def git_sha() -> str | None:
     """Commit of the running code, if it runs from a checkout."""
-    found = _git("rev-parse", "--show-toplevel", "HEAD")
+    found = git("rev-parse", "--show-toplevel", "HEAD")
     if found is not None:
         top, sha = found.splitlines()
         # An installed copy may lie in somebody else's repository, inside its virtual environment.
@@ -150,11 +150,11 @@ def git_sha() -> str | None:
 
 def git_dirty() -> bool | None:
     """Whether the package differs from its commit; other files of the repository may."""
-    top = _git("rev-parse", "--show-toplevel")
-    if top is None or Path(top.strip()) != _root():
+    top = git("rev-parse", "--show-toplevel")
+    if top is None or Path(top) != _root():
         return None
-    changes = _git("status", "--porcelain", "--", PACKAGE_FOLDER)
-    return None if changes is None else bool(changes.strip())
+    changes = git("status", "--porcelain", "--", PACKAGE_FOLDER)
+    return None if changes is None else bool(changes)
 
 
 def is_same_code(*shas: str) -> bool:
@@ -163,18 +163,19 @@ def is_same_code(*shas: str) -> bool:
     Specs are no code: a run keeps its own. A commit that is not in this repository is different.
     """
     code = f"{PACKAGE_FOLDER}/*.py"
-    return all(_git("diff", "--quiet", shas[0], sha, "--", code) is not None for sha in shas)
+    return all(git("diff", "--quiet", shas[0], sha, "--", code) is not None for sha in shas)
 
 
-def _git(*arguments: str) -> str | None:
+def git(*arguments: str, root: Path | None = None) -> str | None:
+    """Output of a git command in `root`, by default that of the package; None if it fails."""
     command = ["git", *arguments]
     try:
         done = subprocess.run(
-            command, cwd=_root(), capture_output=True, text=True, check=True, timeout=5
+            command, cwd=root or _root(), capture_output=True, text=True, check=True, timeout=10
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout
+    return done.stdout.strip()
 
 
 def _root() -> Path:

@@ -51,7 +51,7 @@ def check_same_experiment(spec: Spec, layout: RunLayout, trial: int | None) -> S
 
 def spec_differences(spec: Spec, ran: Spec) -> list[Problem]:
     """Training-relevant keys in which a spec differs from the spec of a run."""
-    ours, theirs = dict(_leaves(_shaping(spec))), dict(_leaves(_shaping(ran)))
+    ours, theirs = dict(spec_keys(_shaping(spec))), dict(spec_keys(_shaping(ran)))
     return [
         Problem(key, f"found {_shown(ours, key)}, but the run has {_shown(theirs, key)}")
         for key in sorted(ours.keys() | theirs.keys())
@@ -110,10 +110,11 @@ def _shaping(spec: Spec) -> dict[str, Any]:
     return tree
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def spec_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys of a spec and their values."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from spec_keys(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -155,9 +155,10 @@ def test_a_lock_of_another_machine_is_neither_held_nor_free(tmp_path):
 
 def test_asking_does_not_turn_away_a_process_that_takes_the_lock_meanwhile(tmp_path, monkeypatch):
     lock, taken = tmp_path / "run.lock", []
-    own_start = psutil.Process().create_time()
+    own_start: float = psutil.Process().create_time()
 
-    class SlowProcess(psutil.Process):  # the lock is taken while its owner is looked up
+    # The lock is taken while its owner is looked up.
+    class SlowProcess(psutil.Process):  # type: ignore[misc]  # published without types
         def create_time(self) -> float:
             monkeypatch.undo()
             with locked(lock, "the folder"):
