@@ -40,14 +40,14 @@ class RunCatalog:
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
         self.version = 0
-        self._known: dict[Path, tuple[_Trace, RunSummary]] = {}
+        self._known: dict[Path, tuple[_FolderState, RunSummary]] = {}
         self._by_key: dict[str, RunSummary] = {}
         self._lock = threading.Lock()
 
     def scan(self) -> tuple[RunSummary, ...]:
         """All runs, the one that started last first."""
         with self._lock:
-            found: dict[Path, tuple[_Trace, RunSummary]] = {}
+            found: dict[Path, tuple[_FolderState, RunSummary]] = {}
             for folder in _run_folders(self.root, DEPTH, self._known):
                 if (seen := self._look(folder)) is not None:
                     found[folder] = seen
@@ -61,25 +61,25 @@ class RunCatalog:
         """The run of a key, as the last scan saw it; None if it saw no such run."""
         return self._by_key.get(key)
 
-    def _look(self, folder: Path) -> tuple[_Trace, RunSummary] | None:
+    def _look(self, folder: Path) -> tuple[_FolderState, RunSummary] | None:
         before = self._known.get(folder)
         if before is not None:
-            trace = _trace(before[1].layout, is_live=before[0].is_live)
-            if trace == before[0]:
+            state = _folder_state(before[1].layout, is_live=before[0].is_live)
+            if state == before[0]:
                 return before
         is_root = folder == self.root  # the folder to look at is itself a run
         key = folder.name if is_root else folder.relative_to(self.root).as_posix()
         try:
             layout = RunLayout(folder, spec_files(folder)[0])
-            trace = _trace(layout)
+            state = _folder_state(layout)
         except (OSError, RunFolderError):  # it went away meanwhile, or may not be read
             return None
         try:
-            return trace, summarize(key, layout, is_running=trace.is_live)
+            return state, summarize(key, layout, is_running=state.is_live)
         except FileNotFoundError:
             return None
         except Exception as error:  # one folder, whatever is in it, must not hide the others
-            return trace, unreadable(key, layout, error)
+            return state, unreadable(key, layout, error)
 
 
 def read_run(folder: str | Path) -> RunSummary:
@@ -129,14 +129,14 @@ _SPEC_ENDINGS = ("_spec.json", "_spec.yaml", "_spec.yml")
 
 
 @dataclass(frozen=True, slots=True)
-class _Trace:
+class _FolderState:
     """State of a run folder's files, found without opening one; it tells whether one changed."""
 
     is_live: bool
     stamps: tuple[tuple[int, int], ...]
 
 
-def _trace(layout: RunLayout, *, is_live: bool = False) -> _Trace:
+def _folder_state(layout: RunLayout, *, is_live: bool = False) -> _FolderState:
     """`is_live` says that a process was at work at the last look."""
     predir = layout.predir
     paths = [
@@ -153,7 +153,7 @@ def _trace(layout: RunLayout, *, is_live: bool = False) -> _Trace:
     is_live_now = _is_live(layout)
     if is_live_now or is_live:
         paths += moving_files(layout)
-    return _Trace(is_live_now, tuple(stamp(path) for path in paths))
+    return _FolderState(is_live_now, tuple(stamp(path) for path in paths))
 
 
 def _is_live(layout: RunLayout) -> bool:
