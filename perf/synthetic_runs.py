@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from slm_lab.runs.checkpoint_manifest import MANIFEST, Manifest
+from slm_lab.runs.checkpoint_manifest import MANIFEST, CheckpointManifest
 from slm_lab.runs.layout import RunLayout
 from slm_lab.training.console import format_profile
 
@@ -70,7 +70,7 @@ def write_session(
         layout.session_csv(0, session, "eval").write_text(text)
     folder = layout.checkpoint_dir(0, session) / "last"
     folder.mkdir(parents=True)
-    manifest = Manifest(
+    manifest = CheckpointManifest(
         session=layout.session_name(0, session),
         spec_sha256="",
         versions=VERSIONS,

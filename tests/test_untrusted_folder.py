@@ -15,8 +15,8 @@ from slm_lab.analysis.trial import analyze_ended_trial
 from slm_lab.api.run import analyze, evaluate, run
 from slm_lab.playback.enjoy import enjoy
 from slm_lab.playback.export import export_policy
+from slm_lab.runs.find import open_run
 from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.saved_run import open_run
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.training.options import RunOptions
 from tests.tiny import tiny

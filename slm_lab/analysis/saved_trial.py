@@ -18,11 +18,9 @@ import pandas as pd
 from slm_lab.analysis.metrics import random_baseline
 from slm_lab.analysis.sessions import measured_baselines
 from slm_lab.analysis.tables import read_session
-from slm_lab.runs.files import MAX_TABLE_BYTES, read_json
-from slm_lab.runs.saved_spec import read_spec_tree
+from slm_lab.runs.files import MAX_TABLE_BYTES, read_json, read_spec_tree
 from slm_lab.spec.algorithm import algorithm_label
 from slm_lab.spec.catalog import target_score
-from slm_lab.spec.error import nearest
 from slm_lab.spec.run_folder import RunFolderError, listed, spec_files
 
 NEEDED = ("frame", "total_reward")
@@ -41,19 +39,6 @@ class SavedTrial:
     random_mean: float | None
     seed: int | None
     sessions: Mapping[int, pd.DataFrame]
-
-
-def find_folder(word: str, data_dir: Path) -> Path:
-    """Find a run folder by a path or by a name in the data folder."""
-    for path in (Path(word), data_dir / word):
-        if path.is_dir():
-            return path
-    close = nearest(word, (path.name for path in listed(data_dir)))
-    hint = f" Did you mean {' or '.join(close)}?" if close else ""
-    raise RunFolderError(
-        f"{word}: no such run folder, neither here nor in {data_dir}/.{hint} "
-        "`slm-lab plot-list` lists those there; -d names another data folder."
-    )
 
 
 def read_trial(folder: Path, trial: int | None = None) -> SavedTrial:

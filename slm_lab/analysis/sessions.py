@@ -11,8 +11,8 @@ from loguru import logger
 
 from slm_lab.analysis.metrics import SessionMetrics, random_baseline, session_metrics
 from slm_lab.analysis.tables import read_session
+from slm_lab.runs.files import read_spec_tree
 from slm_lab.runs.layout import Mode, RunLayout
-from slm_lab.runs.saved_spec import read_spec_tree
 from slm_lab.spec.run_folder import RunFolderError, spec_files
 
 

@@ -27,17 +27,16 @@ from slm_lab.error import LabError
 from slm_lab.hub.remote import Remote
 from slm_lab.hub.sync import run_synced, upload_remote
 from slm_lab.runs.files import check_no_links
+from slm_lab.runs.find import find_run, open_run
 from slm_lab.runs.layout import TIMESTAMP, RunLayout, new_timestamp
 from slm_lab.runs.lock import locked
-from slm_lab.runs.provenance import save_spec, sitting
+from slm_lab.runs.provenance import recorded_run, save_spec
 from slm_lab.runs.resume import (
     check_same_experiment,
-    find_run,
     resume_command,
     unfinished_sessions,
     was_killed,
 )
-from slm_lab.runs.saved_run import open_run
 from slm_lab.search.run import SearchFailed, SearchStopped, redo_tables, run_search
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.name import name_complaint
@@ -163,7 +162,7 @@ def _start_log(layout: RunLayout, options: RunOptions) -> None:
 def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
     try:
         record, folder = layout.trial_provenance(0), layout.predir
-        with sitting(record, options.mode, available_cores(), folder=folder) as this:
+        with recorded_run(record, options.mode, available_cores(), folder=folder) as this:
             with live_graphs(layout, trial=0):
                 end = run_sessions(spec, layout, trial=0, options=options)
             how = "stopped" if end.stopped_by else _failure_text(end.failed) or "finished"
@@ -261,7 +260,7 @@ def analyze(folder: str | Path, *, log_extra: bool = False) -> list[TrialMetrics
     name, _ = spec_files(predir)
     check_no_links(predir)
     layout = RunLayout(predir, name)
-    trials = layout.trials() if (predir / "info").is_dir() else ()
+    trials = layout.trials()
     if not trials:
         expected = layout.session_csv(0, 0, "train").relative_to(predir)
         raise RunFolderError(f"{predir}: no session table in it, expected files such as {expected}")

@@ -25,9 +25,9 @@ from slm_lab.benchmark.result import (
 )
 from slm_lab.benchmark.table import missing_plots, page_text
 from slm_lab.error import LabError
+from slm_lab.runs.find import open_run
 from slm_lab.runs.provenance import is_same_code
 from slm_lab.runs.resume import spec_differences
-from slm_lab.runs.saved_run import open_run
 
 CURVE_DIGITS = 1e-4  # the curve is kept with six digits
 

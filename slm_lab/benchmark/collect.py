@@ -23,10 +23,11 @@ from slm_lab.benchmark.result import (
     write_result,
 )
 from slm_lab.runs.files import read_json
+from slm_lab.runs.find import open_run
 from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.provenance import read_sittings
+from slm_lab.runs.provenance import read_run_records
 from slm_lab.runs.resume import spec_differences, unfinished_sessions
-from slm_lab.runs.saved_run import SavedRun, open_run
+from slm_lab.runs.saved_run import SavedRun
 
 EPISODES = 100
 EVALUATION_SEED = 0
@@ -127,8 +128,8 @@ def _evaluated(run: SavedRun) -> Evaluated:
 
 
 def _provenance(run: SavedRun) -> Provenance:
-    sittings = read_sittings(run.layout.trial_provenance(0), folder=run.layout.predir)
-    if not sittings:  # a run of before sittings were kept: its spec knows the commit
+    records = read_run_records(run.layout.trial_provenance(0), folder=run.layout.predir)
+    if not records:  # a run of before records were kept: its spec knows the commit
         meta = read_json(run.layout.predir, run.layout.trial_spec_path(0))["meta"]
         return Provenance(
             mode="train",
@@ -142,19 +143,19 @@ def _provenance(run: SavedRun) -> Provenance:
             seconds=None,
             cpu_seconds=None,
         )
-    dirty = [each.git_dirty for each in sittings]
-    modes = {each.mode for each in sittings}
+    dirty = [each.git_dirty for each in records]
+    modes = {each.mode for each in records}
     return Provenance(
         mode="+".join(sorted(modes)),
-        git_shas=tuple(dict.fromkeys(each.git_sha for each in sittings)),
+        git_shas=tuple(dict.fromkeys(each.git_sha for each in records)),
         git_dirty=True if True in dirty else None if None in dirty else False,
-        versions=sittings[-1].versions,
-        cores=sittings[-1].cores,
-        machine=sittings[-1].machine,
-        started=sittings[0].started,
-        sittings=len(sittings),
-        seconds=_total(each.seconds for each in sittings),
-        cpu_seconds=_total(each.cpu_seconds for each in sittings),
+        versions=records[-1].versions,
+        cores=records[-1].cores,
+        machine=records[-1].machine,
+        started=records[0].started,
+        sittings=len(records),
+        seconds=_total(each.seconds for each in records),
+        cpu_seconds=_total(each.cpu_seconds for each in records),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,14 +11,12 @@ from slm_lab.analysis.tables import read_session
 from slm_lab.benchmark.manifest import Row
 from slm_lab.benchmark.result import CollectedResult, read_result
 from slm_lab.error import LabError
+from slm_lab.runs.find import open_run, stamped_folders
 from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.lock import is_held, lock_holders
-from slm_lab.runs.provenance import read_sittings
+from slm_lab.runs.lock import is_held
+from slm_lab.runs.provenance import read_run_records
 from slm_lab.runs.resume import spec_differences, unfinished_sessions
-from slm_lab.runs.saved_run import open_run
 from slm_lab.spec import Spec
-
-TIMESTAMP = r"\d{4}_\d\d_\d\d_\d{6}(_\d+)?"
 
 
 class RowStatus(StrEnum):
@@ -62,7 +59,7 @@ def row_state(row: Row, results_dir: Path, data_dir: Path) -> RowState:
     spec = row.spec()
     runs = list(_runs(spec, candidates))
     for layout in runs:
-        if is_held(layout.run_lock(), lock_holders(), folder=layout.predir):
+        if is_held(layout.run_lock(), folder=layout.predir):
             progress = _progress(spec, layout)
             return RowState(row, RowStatus.running, kept, layout.predir, progress)
     if kept is not None and not spec_differences(spec, kept.spec):
@@ -83,18 +80,19 @@ def _status(spec: Spec, layout: RunLayout) -> tuple[RowStatus, str]:
             return RowStatus.failed, f"session {session} diverged"
     if not left and layout.trial_metrics(0).exists():
         return RowStatus.trained, ""
-    sittings = read_sittings(layout.trial_provenance(0), folder=layout.predir)
-    if sittings and sittings[-1].end.startswith("failed"):
-        return RowStatus.failed, sittings[-1].end.removeprefix("failed: ")
+    records = read_run_records(layout.trial_provenance(0), folder=layout.predir)
+    if records and records[-1].end.startswith("failed"):
+        return RowStatus.failed, records[-1].end.removeprefix("failed: ")
     return RowStatus.interrupted, ""
 
 
 def _folders(spec_name: str, data_dir: Path) -> list[Path]:
     """Folders of runs whose name begins with the spec's, the newest first."""
-    pattern = re.compile(rf"{re.escape(spec_name)}(_.+)?_(?P<time>{TIMESTAMP})")
-    found = data_dir.iterdir() if data_dir.is_dir() else ()
-    matches = {path: match for path in found if (match := pattern.fullmatch(path.name))}
-    return sorted(matches, key=lambda path: matches[path]["time"], reverse=True)
+    return [
+        path
+        for path, name in stamped_folders(data_dir).items()
+        if name == spec_name or name.startswith(f"{spec_name}_")
+    ]
 
 
 def _runs(spec: Spec, folders: Sequence[Path]) -> Iterator[RunLayout]:

@@ -139,7 +139,8 @@ def retro(
 
 
 def _read(words: Sequence[str], data_folder: Path) -> list[SavedTrial]:
-    from slm_lab.analysis.saved_trial import find_folder, read_trial
+    from slm_lab.analysis.saved_trial import read_trial
+    from slm_lab.runs.find import find_folder
 
     return [read_trial(find_folder(word, data_folder)) for word in words]
 

@@ -113,7 +113,7 @@ def _enjoy(
 ) -> None:
     from slm_lab.playback.enjoy import enjoy as play_saved
     from slm_lab.playback.video import can_write_mp4
-    from slm_lab.runs.saved_run import open_run
+    from slm_lab.runs.find import open_run
 
     run = open_run(where, trial=trial, spec_name=spec_name, trust=trust)
     session = run.best_session(best=not last) if session is None else session
@@ -177,7 +177,7 @@ def export(
 ) -> None:
     """Write a trained agent as one file, observation in, action out, checked against the agent."""
     from slm_lab.playback.export import export_policy
-    from slm_lab.runs.saved_run import open_run
+    from slm_lab.runs.find import open_run
 
     run = open_run(folder, trial=trial, trust=trust or ())
     session = run.best_session(best=not last) if session is None else session

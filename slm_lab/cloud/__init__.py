@@ -1,5 +1,5 @@
-"""Runs on rented machines, through dstack: what is submitted, and how. No torch here.
+"""Runs on rented machines through dstack; imports no torch.
 
-`task.py` builds the task from a file in `.dstack/`, `code.py` says how the code gets there, and
-`dstack.py` talks to dstack's command line. What happens on the machine is in `.dstack/start.sh`.
+`task.py` builds the task from a file in `.dstack/`, `code.py` packs the code, and `dstack.py` calls
+dstack's command line. `.dstack/start.sh` runs on the machine.
 """

@@ -1,4 +1,4 @@
-"""How the code and the spec file get to the remote machine.
+"""Pack the code and the spec file for the remote machine.
 
 The package: from its git repository, at the commit and with the local changes, where there is a
 remote branch to clone from; else as files, where it is a checkout; else as the installed version,
@@ -8,18 +8,17 @@ from the package index. A spec file that does not ship with the package travels 
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
-from slm_lab.runs.provenance import git_sha
+from slm_lab.runs.provenance import git, git_sha
 from slm_lab.spec import Spec, find_spec_file, packaged_spec_dir
 
 ON_MACHINE = "/slm-lab"
-# Every env that a spec may name, but for JAX and MuJoCo Playground, which are large.
+# All envs except JAX and MuJoCo Playground, which are large.
 EXTRAS = ("atari", "box2d", "envpool", "mujoco", "remote", "search")
-# One by one, because dstack takes 2 MB at most per entry.
+# Listed one by one, because dstack takes at most 2 MB per entry.
 CHECKOUT = ("slm_lab/*", ".dstack", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
 # https://host/owner/name, ssh://git@host/owner/name or git@host:owner/name
 SERVER_ADDRESS = re.compile(r"(https?|ssh|git)://|[\w.-]+@[\w.-]+:")
@@ -27,7 +26,7 @@ SERVER_ADDRESS = re.compile(r"(https?|ssh|git)://|[\w.-]+@[\w.-]+:")
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What the task must bring along, in the words of a dstack configuration."""
+    """Files and packages that the task brings along, in terms of a dstack configuration."""
 
     package: str  # what pip installs there
     spec_file: str
@@ -37,6 +36,7 @@ class Code:
 
 
 def pack(spec_file: str, spec: Spec) -> Code:
+    """Choose the way in which the code reaches the machine, see above."""
     root = Path(__file__).resolve().parents[2]
     extras = ",".join((*EXTRAS, *_large_extras(spec)))
     files, path = _spec_file(spec_file)
@@ -82,19 +82,11 @@ def _env_module(spec: Spec) -> dict[str, str]:
 
 def _has_remote_branch(root: Path) -> bool:
     """Whether dstack can clone the repository: it needs a branch that tracks one on a server."""
-    top = _git(root, "rev-parse", "--show-toplevel")
-    upstream = _git(root, "rev-parse", "--symbolic-full-name", "HEAD@{upstream}")
+    top = git("rev-parse", "--show-toplevel", root=root) or ""
+    upstream = git("rev-parse", "--symbolic-full-name", "HEAD@{upstream}", root=root) or ""
     if Path(top) != root or not upstream.startswith("refs/remotes/"):
         return False
     remote = upstream.removeprefix("refs/remotes/").partition("/")[0]
-    # A path or file:// is a folder of this machine; dstack knows only addresses of servers.
-    return SERVER_ADDRESS.match(_git(root, "remote", "get-url", remote)) is not None
-
-
-def _git(root: Path, *words: str) -> str:
-    """What git prints, or nothing if it cannot."""
-    try:
-        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    # A path or file:// is a folder of this machine; dstack can clone only from servers.
+    address = git("remote", "get-url", remote, root=root) or ""
+    return SERVER_ADDRESS.match(address) is not None

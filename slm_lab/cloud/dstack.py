@@ -1,4 +1,4 @@
-"""dstack through its command line, which also works when it is installed apart (`uv tool`)."""
+"""Call dstack by its command line, which also works when installed apart (`uv tool`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADD_PROJECT = "dstack project add --name PROJECT --url URL --token TOKEN"
 
 
 def find_dstack() -> str:
-    """The command beside this Python, whose environment need not be active, or on the PATH."""
+    """Path of the dstack command: beside this Python, or on the PATH."""
     beside = Path(sys.executable).with_name("dstack")
     found = str(beside) if beside.is_file() else shutil.which("dstack")
     if not found:
@@ -32,7 +32,7 @@ def find_dstack() -> str:
 def check_ready(name: str, *, gpu: bool, again: str) -> None:
     """Raise CloudError unless a project answers, has a fleet, and no run of this name is active.
 
-    `again` is the command that the user gave, to be repeated once that is mended.
+    `again` is the command that the user gave, to be repeated after the fix.
     """
     fleets = _run("fleet")
     if fleets.returncode:
@@ -51,8 +51,10 @@ def check_ready(name: str, *, gpu: bool, again: str) -> None:
 
 
 def submit(configuration: str) -> str:
-    """Hand the YAML to dstack; returns what it says. Values of bare variables are taken from this
-    process's environment, and the run is left to itself."""
+    """Submit the YAML detached, and return dstack's output.
+
+    dstack takes the values of bare variables from this process's environment.
+    """
     done = _run("apply", "-f", "-", "-y", "-d", stdin=configuration)
     if done.returncode:
         said = (done.stdout + done.stderr).strip()
@@ -61,7 +63,7 @@ def submit(configuration: str) -> str:
 
 
 def _status(name: str) -> str:
-    """Of the run of that name; empty if there is none."""
+    """Status of the run of that name; empty if there is none."""
     done = _run("run", "get", name, "--json")
     if done.returncode:
         return ""

@@ -1,7 +1,7 @@
-"""What keeps a run from being sent to a cloud."""
+"""Error of submitting a run to a cloud."""
 
 from slm_lab.error import LabError
 
 
 class CloudError(LabError):
-    """Nothing was submitted; the text says why, and which commands fix it."""
+    """No run was submitted; the message has the reason and commands that fix it."""

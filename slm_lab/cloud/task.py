@@ -1,4 +1,4 @@
-"""The dstack task of a run: a file of `.dstack/`, with what the run adds to it."""
+"""Build the dstack task of a run from a file of `.dstack/`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODES = ("train", "search", "dev")
 
 @dataclass(frozen=True, slots=True)
 class RemoteRun:
-    """What is to be run, as the command line gave it."""
+    """The run that the command line asked for."""
 
     name: str
     spec_name: str
@@ -51,8 +51,8 @@ class RemoteRun:
 
     @property
     def folder(self) -> str:
-        """Name of the run folder. It is settled here, so that an interrupted machine's successor
-        knows which folder of the hub to go on with, and the user which one to pull."""
+        """Name of the run folder, chosen before the start: after an interruption the next machine
+        resumes that folder of the hub, and the user knows which one to pull."""
         return f"{self.run_name}_{self.timestamp}"
 
     @property
@@ -62,7 +62,7 @@ class RemoteRun:
 
 
 def find_configuration(file_name: str) -> Path:
-    """A file of `.dstack/`: the user's own, else the repository's, else the one in the package."""
+    """Path of a file of `.dstack/`: the user's, else the repository's, else the package's."""
     package = Path(__file__).resolve().parents[1]
     own = Path(".dstack")
     folders = [own] * (run_place(own) is None)  # never one that came with a run folder
@@ -73,10 +73,10 @@ def find_configuration(file_name: str) -> Path:
 
 
 def build_task(run: RemoteRun, code: Code, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The configuration as dstack takes it.
+    """Configuration for dstack.
 
-    A variable stands there by name, its value in the caller's environment, unless it is one that
-    describes the run. So a token is never written down; dstack reads it when it submits.
+    Only variables that describe the run have values in it. Others stand there by name, and dstack
+    reads their values from the environment when it submits, so a token is never written down.
     """
     path = find_configuration(run.file_name)
     try:
@@ -103,7 +103,7 @@ def to_yaml(task: Mapping[str, Any]) -> str:
 
 
 def missing_token(task: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    """Why the results would be lost with the machine; empty if they will reach the hub."""
+    """Reason why the results would be lost with the machine; empty if they reach the hub."""
     is_folder = environ.get("HF_REPO", "").startswith("file:")
     if is_folder or environ.get("HF_TOKEN") or "HF_TOKEN" not in task["env"]:
         return ""
@@ -133,7 +133,7 @@ def _described(run: RemoteRun, code: Code) -> dict[str, str]:
 def _env(
     listed: Any, path: Path, described: Mapping[str, str], environ: Mapping[str, str]
 ) -> list[str]:
-    """The variables of the file: ours with their values, others by name if they are set here."""
+    """Variables of the file: those of the run with values, others by name if they are set."""
     if isinstance(listed, Mapping):
         listed = [f"{name}={value}" for name, value in listed.items()]
     if not isinstance(listed, list) or not all(isinstance(entry, str) for entry in listed):

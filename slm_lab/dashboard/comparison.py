@@ -1,4 +1,4 @@
-"""Several runs side by side: where their specs differ, and how they stand against the targets."""
+"""Comparison of runs: differences of their specs, and scores against targets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slm_lab.runs.summary import RunSummary
 
-# What differs between any two runs and shapes neither.
+# Keys that differ between any two runs and shape neither.
 RUN_KEYS = frozenset(
     {"name", "meta.experiment_ts", "meta.predir", "meta.git_sha", "meta.prepath", "meta.trial"}
 )
@@ -27,7 +27,7 @@ class DiffRow:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRow:
-    """The best run of an algorithm in an env, and what it should reach."""
+    """The best run of an algorithm in an env, and its target."""
 
     env: str
     algorithm: str

@@ -1,4 +1,4 @@
-"""Learning curves for the screen: session tables, read once, joined and thinned out."""
+"""Learning curves for the screen: mean and band over sessions, in few enough points."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slm_lab.analysis.tables import read_session
-from slm_lab.runs.summary import RunSummary, session_indices
+from slm_lab.runs.summary import RunSummary, stamp
 
 Axis = Literal["frame", "wall_t", "opt_step"]
 AXES: tuple[Axis, ...] = ("frame", "wall_t", "opt_step")
-# What a row counts, rather than measures.
+# Columns that count, rather than measure.
 COUNTERS = frozenset({*AXES, "t", "epi"})
 RETURNS = ("total_reward_ma", "total_reward")
 
@@ -28,7 +28,7 @@ Columns = Mapping[str, Values]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SessionLine:
     x: Values
     y: Values
 
@@ -41,16 +41,16 @@ class Curve:
     mean: Values
     low: Values
     high: Values
-    sessions: tuple[Line, ...]
+    sessions: tuple[SessionLine, ...]
 
     @property
     def is_empty(self) -> bool:
         return len(self.x) == 0
 
 
-def join(lines: Sequence[Line], points: int = MOST_POINTS) -> Curve:
-    """Mean and band of lines whose x need not agree: between its points a line is taken as
-    straight, beyond its ends it does not count."""
+def join(lines: Sequence[SessionLine], points: int = MOST_POINTS) -> Curve:
+    """Mean and band of lines whose x may differ: a line is interpolated between its points, and
+    left out beyond its ends."""
     known = [line for line in map(_clean, lines) if len(line.x)]
     if not known:
         nothing = np.empty(0)
@@ -62,7 +62,7 @@ def join(lines: Sequence[Line], points: int = MOST_POINTS) -> Curve:
     mean = np.nansum(table, axis=0) / count
     squares = np.nansum((table - mean) ** 2, axis=0)
     std = np.sqrt(squares / np.maximum(count - 1, 1))  # 0 where there is one session
-    sessions = tuple(Line(thin(line.x, points), thin(line.y, points)) for line in known)
+    sessions = tuple(SessionLine(thin(line.x, points), thin(line.y, points)) for line in known)
     return Curve(x, mean, mean - std, mean + std, sessions)
 
 
@@ -74,14 +74,14 @@ def thin(values: Values, points: int) -> Values:
     return np.take(values, index)
 
 
-def _clean(line: Line) -> Line:
-    """Finite points only, by rising x; of several at one x the last, as a row that replaces."""
+def _clean(line: SessionLine) -> SessionLine:
+    """Finite points by rising x; of several at one x the last, which replaces those before."""
     is_known = np.isfinite(line.x) & np.isfinite(line.y)
     x, y = line.x[is_known], line.y[is_known]
     order = np.argsort(x, kind="stable")
     x, y = x[order], y[order]
     is_last = np.append(x[1:] != x[:-1], True) if len(x) else np.empty(0, dtype=bool)
-    return Line(x[is_last], y[is_last])
+    return SessionLine(x[is_last], y[is_last])
 
 
 class CurveStore:
@@ -97,14 +97,14 @@ class CurveStore:
     ) -> Curve:
         """One column of a trial's tables (of a search: its best trial's) against another."""
         trial = run.trial if trial is None else trial
-        tables = [self.table(run, trial, s, y) for s in session_indices(run.layout, trial)]
-        lines = [Line(table[x], table[y]) for table in tables if x in table and y in table]
+        tables = [self.table(run, trial, s, y) for s in run.layout.sessions(trial)]
+        lines = [SessionLine(table[x], table[y]) for table in tables if x in table and y in table]
         return join(lines)
 
     def columns(self, run: RunSummary) -> tuple[str, ...]:
-        """What can be drawn: columns that hold numbers, returns first."""
+        """Columns that hold numbers, returns first."""
         names: dict[str, None] = dict.fromkeys(RETURNS)
-        for session in session_indices(run.layout, run.trial)[:1]:
+        for session in run.layout.sessions(run.trial)[:1]:
             table = self.table(run, run.trial, session, "loss")
             names |= {
                 name: None
@@ -114,7 +114,7 @@ class CurveStore:
         return tuple(names)
 
     def table(self, run: RunSummary, trial: int, session: int, y: str) -> Columns:
-        """A session's table. Returns are those that count: of separate evaluations, if any."""
+        """A session's table; for returns that of its separate evaluations, if any."""
         if y in RETURNS:
             table = self._read(run.folder, run.layout.session_csv(trial, session, "eval"))
             if table:
@@ -122,18 +122,16 @@ class CurveStore:
         return self._read(run.folder, run.layout.session_csv(trial, session, "train"))
 
     def _read(self, folder: Path, path: Path) -> Columns:
-        try:
-            status = path.stat()
-        except OSError:
+        version = stamp(path)
+        if not 0 < version[1] <= MAX_TABLE_BYTES:
             return {}
-        stamp = (status.st_mtime_ns, status.st_size)
         with self._lock:
             known = self._tables.get(path)
-        if known and known[0] == stamp:
+        if known and known[0] == version:
             return known[1]
-        columns = _read_columns(folder, path) if status.st_size <= MAX_TABLE_BYTES else {}
+        columns = _read_columns(folder, path)
         with self._lock:
-            self._tables[path] = (stamp, columns)
+            self._tables[path] = (version, columns)
             while len(self._tables) > self._most_tables:
                 del self._tables[next(iter(self._tables))]
         return columns

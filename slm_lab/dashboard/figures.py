@@ -1,4 +1,4 @@
-"""Curves as a plotly figure, in plain data: the page and the report hand it to plotly.js as it is.
+"""Plotly figures of curves, as plain data that the page and the report give to plotly.js.
 
 plotly reads some HTML in labels (links, for one), so every text that comes from a run is escaped.
 """
@@ -172,31 +172,30 @@ def _layout(
         "shapes": [],
         "annotations": [],
     }
-    if target is not None:
-        layout["shapes"] = [
-            {
-                "type": "line",
-                "xref": "paper",
-                "x0": 0,
-                "x1": 1,
-                "y0": target,
-                "y1": target,
-                "line": {"color": theme.faint, "width": 1.2, "dash": "6px,4px"},
-            }
-        ]
-        layout["annotations"] = [
-            {
-                "xref": "paper",
-                "x": 0,  # where curves are still low
-                "y": target,
-                "xanchor": "left",
-                "yanchor": "bottom",
-                "showarrow": False,
-                "text": f"target {target:g}",
-                "font": {"color": theme.faint, "size": 11.5},
-            }
-        ]
-    return layout
+    return layout if target is None else layout | _target_line(target, theme)
+
+
+def _target_line(target: float, theme: Theme) -> dict[str, Any]:
+    line = {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": target,
+        "y1": target,
+        "line": {"color": theme.faint, "width": 1.2, "dash": "6px,4px"},
+    }
+    label = {
+        "xref": "paper",
+        "x": 0,  # where curves are still low
+        "y": target,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "text": f"target {target:g}",
+        "font": {"color": theme.faint, "size": 11.5},
+    }
+    return {"shapes": [line], "annotations": [label]}
 
 
 def _with_title(axis: dict[str, Any], text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is on the page. Selecting rows of the grid decides what every panel shows."""
+"""Structure of the page. The rows selected in the grid decide what every panel shows."""
 
 from __future__ import annotations
 
@@ -74,140 +74,89 @@ def _header(catalog: RunCatalog, runs: Sequence[RunSummary]) -> Component:
 
 
 def _runs_card(runs: Sequence[RunSummary]) -> Component:
+    selection = {
+        "mode": "multiRow",
+        "checkboxes": True,
+        "headerCheckbox": False,
+        "enableClickSelection": True,
+    }
+    grid = _grid(
+        "grid",
+        [panels.run_row(run) for run in runs],
+        RUN_COLUMNS,
+        getRowId="params.data.key",
+        dashGridOptions={
+            "rowSelection": selection,
+            "selectionColumnDef": {"width": 38, "pinned": "left"},
+            "isExternalFilterPresent": {"function": "true"},
+            "doesExternalFilterPass": {"function": "passes(params)"},
+            "tooltipShowDelay": 300,
+        },
+    )
+    hint = "Click a run to see it; tick several to compare them."
     return html.Section(
-        [
-            html.Div(
-                [
-                    html.Label(
-                        [
-                            html.Span("Find a run", className="unseen"),
-                            dcc.Input(id="text-filter", type="search", placeholder="Find a run"),
-                        ]
-                    ),
-                    _named(
-                        "envs",
-                        dcc.Dropdown(
-                            id="env-filter",
-                            multi=True,
-                            placeholder="All envs",
-                            options=names(run.env for run in runs),
-                        ),
-                    ),
-                    _named(
-                        "algorithms",
-                        dcc.Dropdown(
-                            id="algorithm-filter",
-                            multi=True,
-                            placeholder="All algorithms",
-                            options=names(run.algorithm for run in runs),
-                        ),
-                    ),
-                    dcc.Checklist(
-                        id="status-filter",
-                        options=[
-                            {
-                                "value": status,
-                                "label": html.Span([html.I(className=f"dot {status}"), status]),
-                            }
-                            for status in STATUSES
-                        ],
-                        value=[],
-                        inline=True,
-                    ),
-                ],
-                className="filters",
-                role="search",
-            ),
-            dag.AgGrid(
-                id="grid",
-                rowData=[panels.run_row(run) for run in runs],
-                columnDefs=RUN_COLUMNS,
-                defaultColDef={"sortable": True, "resizable": True, "suppressMovable": True},
-                getRowId="params.data.key",
-                dashGridOptions={
-                    "rowSelection": {
-                        "mode": "multiRow",
-                        "checkboxes": True,
-                        "headerCheckbox": False,
-                        "enableClickSelection": True,
-                    },
-                    "selectionColumnDef": {"width": 38, "pinned": "left"},
-                    "isExternalFilterPresent": {"function": "true"},
-                    "doesExternalFilterPass": {"function": "passes(params)"},
-                    "rowHeight": 38,
-                    "headerHeight": 36,
-                    "animateRows": False,
-                    "tooltipShowDelay": 300,
-                },
-                className="ag-theme-quartz",
-                style={"height": None, "width": None},
-            ),
-            html.P(
-                "Click a run to see it; tick several to compare them.",
-                id="grid-hint",
-                className="quiet",
-            ),
-        ],
+        [_filters(runs), grid, html.P(hint, id="grid-hint", className="quiet")],
         className="card runs",
         **{"aria-label": "runs"},
     )
 
 
+def _filters(runs: Sequence[RunSummary]) -> Component:
+    statuses = [
+        {"value": status, "label": html.Span([html.I(className=f"dot {status}"), status])}
+        for status in STATUSES
+    ]
+    text = dcc.Input(id="text-filter", type="search", placeholder="Find a run")
+    return html.Div(
+        [
+            html.Label([html.Span("Find a run", className="unseen"), text]),
+            _choice_of("envs", "env-filter", (run.env for run in runs)),
+            _choice_of("algorithms", "algorithm-filter", (run.algorithm for run in runs)),
+            dcc.Checklist(id="status-filter", options=statuses, value=[], inline=True),
+        ],
+        className="filters",
+        role="search",
+    )
+
+
+def _choice_of(kind: str, id: str, values: Iterable[str]) -> Component:
+    options = names(values)
+    dropdown = dcc.Dropdown(id=id, multi=True, placeholder=f"All {kind}", options=options)
+    return _named(kind, dropdown)
+
+
+def _grid(
+    id: str,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[Mapping[str, Any]],
+    *,
+    dashGridOptions: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Component:
+    sizes = {"rowHeight": 38, "headerHeight": 36, "animateRows": False}
+    return dag.AgGrid(
+        id=id,
+        rowData=rows,
+        columnDefs=columns,
+        defaultColDef={"sortable": True, "resizable": True, "suppressMovable": True},
+        dashGridOptions=sizes | dict(dashGridOptions or {}),
+        className="ag-theme-quartz",
+        style={"height": None, "width": None},
+        **options,
+    )
+
+
 def _panel_card() -> Component:
+    log_name = dcc.Dropdown(id="log-name", clearable=False, searchable=False)
+    all_keys = _checkbox("all-keys", "also the keys that agree")
     return html.Section(
         [
             _segments("tab", TABS, "curves", "Panel"),
+            _curves_panel(),
             html.Div(
-                [
-                    html.Div(
-                        [
-                            _named(
-                                "quantity",
-                                dcc.Dropdown(
-                                    id="y",
-                                    options=column_options(RETURNS),
-                                    value=RETURNS[0],
-                                    clearable=False,
-                                    searchable=False,
-                                ),
-                            ),
-                            _segments("x", SHORT_AXES, "frame", "x"),
-                            dcc.Checklist(
-                                id="with-sessions",
-                                options=[{"label": "each session", "value": "yes"}],
-                                value=[],
-                            ),
-                        ],
-                        className="controls",
-                    ),
-                    html.Div(
-                        dcc.Graph(
-                            id="graph",
-                            figure={"data": [], "layout": {"xaxis": {"visible": False}}},
-                            config=GRAPH_CONFIG,
-                        ),
-                        className="graph-frame",
-                    ),
-                    html.P(id="graph-note", className="quiet"),
-                ],
-                id="curves-panel",
+                _named("log file", log_name), id="log-controls", className="controls", style=HIDE
             ),
-            html.Div(
-                _named("log file", dcc.Dropdown(id="log-name", clearable=False, searchable=False)),
-                id="log-controls",
-                className="controls",
-                style=HIDE,
-            ),
-            html.Div(
-                dcc.Checklist(
-                    id="all-keys",
-                    options=[{"label": "also the keys that agree", "value": "yes"}],
-                    value=[],
-                ),
-                id="spec-controls",
-                className="controls",
-                style=HIDE,
-            ),
+            html.Div(all_keys, id="spec-controls", className="controls", style=HIDE),
             html.Div(id="panel"),
         ],
         className="card panel",
@@ -215,24 +164,46 @@ def _panel_card() -> Component:
     )
 
 
+def _curves_panel() -> Component:
+    quantity = dcc.Dropdown(
+        id="y",
+        options=column_options(RETURNS),
+        value=RETURNS[0],
+        clearable=False,
+        searchable=False,
+    )
+    controls = [
+        _named("quantity", quantity),
+        _segments("x", SHORT_AXES, "frame", "x"),
+        _checkbox("with-sessions", "each session"),
+    ]
+    empty = {"data": [], "layout": {"xaxis": {"visible": False}}}
+    graph = dcc.Graph(id="graph", figure=empty, config=GRAPH_CONFIG)
+    return html.Div(
+        [
+            html.Div(controls, className="controls"),
+            html.Div(graph, className="graph-frame"),
+            html.P(id="graph-note", className="quiet"),
+        ],
+        id="curves-panel",
+    )
+
+
+def _checkbox(id: str, label: str) -> Component:
+    return dcc.Checklist(id=id, options=[{"label": label, "value": "yes"}], value=[])
+
+
 def _benchmark_card(runs: Sequence[RunSummary]) -> Component:
+    note = (
+        "The best trial of each algorithm in each env that has a target. Searches are left out: "
+        "the highest of many scores is no result."
+    )
+    rows = [panels.benchmark_row(row) for row in benchmark(runs)]
     return html.Section(
         [
             html.H2("Runs against targets"),
-            html.P(
-                "The best trial of each algorithm in each env that has a target. Searches are left "
-                "out: the highest of many scores is no result.",
-                className="quiet",
-            ),
-            dag.AgGrid(
-                id="benchmark",
-                rowData=[panels.benchmark_row(row) for row in benchmark(runs)],
-                columnDefs=BENCHMARK_COLUMNS,
-                defaultColDef={"sortable": True, "resizable": True, "suppressMovable": True},
-                dashGridOptions={"rowHeight": 38, "headerHeight": 36, "animateRows": False},
-                className="ag-theme-quartz",
-                style={"height": None, "width": None},
-            ),
+            html.P(note, className="quiet"),
+            _grid("benchmark", rows, BENCHMARK_COLUMNS),
         ],
         className="card benchmark",
         **{"aria-label": "benchmark"},
@@ -240,7 +211,7 @@ def _benchmark_card(runs: Sequence[RunSummary]) -> Component:
 
 
 def _segments(id: str, options: Mapping[str, str], value: str, label: str) -> Component:
-    """A choice of one, in a row: radio buttons, so that the arrow keys work."""
+    """Radio buttons in a row, which the arrow keys move through."""
     return html.Div(
         dcc.RadioItems(
             id=id,
@@ -255,7 +226,7 @@ def _segments(id: str, options: Mapping[str, str], value: str, label: str) -> Co
 
 
 def _named(name: str, control: Component) -> Component:
-    """A control whose placeholder is its only label, named for those who do not see it."""
+    """Give a control without a visible label a name for screen readers."""
     return html.Div(control, role="group", **{"aria-label": name})
 
 
@@ -295,9 +266,9 @@ BENCHMARK_COLUMNS: list[dict[str, Any]] = [
 def shown_runs(
     runs: Sequence[RunSummary], selected: Sequence[str], places_before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Which runs the panels show, how fresh they are, and their places in the palette.
+    """The runs that the panels show, their times of change, and their places in the palette.
 
-    Without a selection it is the latest run that is running, else the latest of all.
+    Without a selection it is the newest run that is running, else the newest of all.
     """
     by_key = {run.key: run for run in runs}
     keys = [key for key in selected if key in by_key]

@@ -1,6 +1,6 @@
-"""The page: what follows when time passes or something is clicked.
+"""Callbacks of the page: what a tick of the timer or a click changes.
 
-One timer asks for news; a panel is sent again only if a run it shows has changed. Filtering and
+One timer asks for changes; a panel is sent again only if a run it shows has changed. Filtering and
 light or dark happen in the browser (assets/page.js).
 """
 
@@ -44,15 +44,19 @@ def build_app(
         add_log_handler=False,
     )
     app.layout = lambda: page_layout(catalog, refresh_seconds)
-    _add_callbacks(app, catalog, store)
+    _add_timer(app, catalog)
+    _add_graph(app, catalog, store)
+    _add_panels(app, catalog)
+    _add_browser_callbacks(app)
     return app
 
 
-def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
-    def runs_of(shown: object) -> list[RunSummary]:
-        found = (catalog.get(str(key)) for key in _part(shown, "keys", list))
-        return [run for run in found if run is not None]
+def _shown_runs(catalog: RunCatalog, shown: object) -> list[RunSummary]:
+    found = (catalog.get(str(key)) for key in _part(shown, "keys", list))
+    return [run for run in found if run is not None]
 
+
+def _add_timer(app: Dash, catalog: RunCatalog) -> None:
     @app.callback(  # type: ignore[untyped-decorator]
         Output("grid", "rowData"),
         Output("benchmark", "rowData"),
@@ -70,7 +74,7 @@ def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
     def look_again(
         _: int, selected: object, version: int, before: dict[str, Any] | None
     ) -> tuple[Any, ...]:
-        """News of the data folder, if there are any, and of the runs that are shown."""
+        """Rows of the grids if the data folder has changed, and the runs that are shown."""
         runs = catalog.scan()
         rows = selected if isinstance(selected, list) else []
         keys = [str(row.get("key")) for row in rows if isinstance(row, dict)]
@@ -88,6 +92,8 @@ def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
             )
         return (*news, no_update if shown == before else shown)
 
+
+def _add_graph(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
     @app.callback(  # type: ignore[untyped-decorator]
         Output("graph", "figure"),
         Output("graph-note", "children"),
@@ -103,7 +109,7 @@ def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
     ) -> tuple[Any, ...]:
         if not (isinstance(theme, str) and theme in THEMES and isinstance(y, str) and x in AXES):
             return no_update, no_update, no_update
-        runs = runs_of(shown)[:MOST_RUNS]
+        runs = _shown_runs(catalog, shown)[:MOST_RUNS]
         axis = next(name for name in AXES if name == x)
         traces = [
             Trace(name, store.curve(run, y, axis), _place(shown, run.key))
@@ -125,6 +131,8 @@ def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
             column_options(columns or RETURNS),
         )
 
+
+def _add_panels(app: Dash, catalog: RunCatalog) -> None:
     @app.callback(  # type: ignore[untyped-decorator]
         Output("panel", "children"),
         Output("curves-panel", "style"),
@@ -140,7 +148,7 @@ def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
     def show_panel(
         tab: object, shown: object, log_name: object, all_keys: object
     ) -> tuple[Any, ...]:
-        runs = runs_of(shown)
+        runs = _shown_runs(catalog, shown)
         styles = tuple(SHOW if tab == name else HIDE for name in ("curves", "log", "spec"))
         options, value = no_update, no_update
         content: Any = None
@@ -161,6 +169,10 @@ def _add_callbacks(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
             text = log_text(runs[0], value) if value else ""
             content = html.Div(html.Pre(text or "No log yet."), className="log", tabIndex="0")
         return content, *styles, options, value
+
+
+def _add_browser_callbacks(app: Dash) -> None:
+    """View, theme and filters."""
 
     @app.callback(  # type: ignore[untyped-decorator]
         Output("runs-view", "style"),
@@ -190,7 +202,7 @@ T = TypeVar("T", list[Any], dict[str, Any])
 
 
 def _part(value: object, name: str, kind: type[T]) -> T:
-    """A part of what the page remembers; empty where a request sends anything else."""
+    """A part of the state that the page sends; empty if a request sends anything else."""
     part = value.get(name) if isinstance(value, dict) else None
     return part if isinstance(part, kind) else kind()
 

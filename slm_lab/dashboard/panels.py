@@ -1,4 +1,4 @@
-"""Run data as parts of the page. Text from a run goes in as text, never as markup."""
+"""Parts of the page made of run data. Text of a run goes in as text, never as markup."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from slm_lab.dashboard.comparison import RUN_KEYS, BenchmarkRow, spec_diff
 from slm_lab.dashboard.run_files import (
     PHASES,
     VIDEO_TYPES,
+    Table,
     operators,
     profiles,
-    session_metrics,
+    session_table,
     spec_leaves,
     trial_metrics,
-    trial_scores,
+    trial_table,
     versions,
     videos,
 )
+from slm_lab.runs.find import STAMP
 from slm_lab.runs.resume import resume_command
-from slm_lab.runs.saved_run import TIMESTAMP
 from slm_lab.runs.summary import STATUSES, RunSummary
 
 MOST_SIDE_BY_SIDE = 6
-MOST_TRIALS = 200
+MOST_ROWS = 200
 
 
 def run_row(run: RunSummary) -> dict[str, Any]:
@@ -54,7 +55,7 @@ def run_row(run: RunSummary) -> dict[str, Any]:
 
 def short_name(run: RunSummary) -> str:
     """The run's key without the time."""
-    return TIMESTAMP.sub("", run.key) or run.key
+    return STAMP.sub("", run.key) or run.key
 
 
 def short_names(runs: Sequence[RunSummary]) -> list[str]:
@@ -91,7 +92,7 @@ def counts(runs: Sequence[RunSummary]) -> list[Component]:
 
 
 def details(runs: Sequence[RunSummary]) -> Component:
-    """What each run is and how it stands, side by side; then sessions or trials of each."""
+    """Facts of each run side by side, then the sessions or trials of each."""
     shown = runs[:MOST_SIDE_BY_SIDE]
     metrics = [trial_metrics(run) for run in shown]
     names = dict.fromkeys(name for found in metrics for name in found)
@@ -106,7 +107,10 @@ def details(runs: Sequence[RunSummary]) -> Component:
     rows = [(key, cells) for key, cells in rows if any(cells)]
     parts: list[Component] = [_columns(shown, rows)]
     for run in shown:
-        parts += _trials(run) if run.kind == "search" else _sessions(run)
+        if run.kind == "search":
+            parts += _number_table(f"Trials of {run.key}", trial_table(run, _number))
+        else:
+            parts += _number_table(f"Sessions of {run.key}", session_table(run, _number))
         if run.status in ("resumable", "failed"):
             mode = "search" if run.kind == "search" else "train"
             parts.append(_note("To go on with it:", resume_command(run.layout, mode)))
@@ -114,7 +118,7 @@ def details(runs: Sequence[RunSummary]) -> Component:
 
 
 def spec_table(runs: Sequence[RunSummary], *, only_differences: bool) -> Component:
-    """One spec as a table; of several runs, where they differ."""
+    """Table of one spec, or of the differences between the specs of several runs."""
     shown = runs[:MOST_SIDE_BY_SIDE]
     rows = spec_diff([spec_leaves(run) for run in shown])
     if len(shown) > 1 and only_differences:
@@ -141,7 +145,7 @@ def spec_table(runs: Sequence[RunSummary], *, only_differences: bool) -> Compone
 
 
 def profile_bars(runs: Sequence[RunSummary]) -> Component:
-    """Where the time of each session went."""
+    """Time profile of each session as a bar."""
     parts: list[Component] = [
         html.Div(
             [html.Span([html.I(className=f"swatch {phase}"), phase]) for phase in PHASES],
@@ -237,43 +241,16 @@ def _head(runs: Sequence[RunSummary]) -> Component:
     return html.Thead(html.Tr([html.Th(""), *(html.Th(run.key, scope="col") for run in runs)]))
 
 
-def _sessions(run: RunSummary) -> list[Component]:
-    found = {session: values for session, values in session_metrics(run).items() if values}
-    if not found:
+def _number_table(title: str, table: Table) -> list[Component]:
+    if not table.rows:
         return []
-    names = dict.fromkeys(name for values in found.values() for name in values)
+    head = html.Tr([html.Th(name, scope="col") for name in table.head])
     body = [
-        html.Tr(
-            [
-                html.Th(str(session), scope="row"),
-                *(html.Td(_number(values[name]) if name in values else "") for name in names),
-            ]
-        )
-        for session, values in found.items()
+        html.Tr([html.Th(row[0], scope="row"), *map(html.Td, row[1:])])
+        for row in table.rows[:MOST_ROWS]
     ]
-    head = html.Tr([html.Th("session"), *(html.Th(_words(name), scope="col") for name in names)])
-    table = html.Table([html.Thead(head), html.Tbody(body)], className="facts numbers")
-    return [html.H3(f"Sessions of {run.key}"), html.Div(table, className="wide")]
-
-
-def _trials(run: RunSummary) -> list[Component]:
-    rows = trial_scores(run)
-    keys = dict.fromkeys(key for row in rows for key in row.values)
-    body = [
-        html.Tr(
-            [
-                html.Th(str(row.trial), scope="row"),
-                html.Td("" if row.score is None else _number(row.score)),
-                html.Td(row.status),
-                html.Td(f"{row.frame:,}"),
-                *(html.Td(row.values.get(key, "")) for key in keys),
-            ]
-        )
-        for row in rows[:MOST_TRIALS]
-    ]
-    head = html.Tr([html.Th(name) for name in ("trial", "score", "status", "frames", *keys)])
-    table = html.Table([html.Thead(head), html.Tbody(body)], className="facts numbers")
-    return [html.H3(f"Trials of {run.key}"), html.Div(table, className="wide")]
+    content = html.Table([html.Thead(head), html.Tbody(body)], className="facts numbers")
+    return [html.H3(title), html.Div(content, className="wide")]
 
 
 def _note(text: str, command: str) -> Component:
@@ -282,10 +259,6 @@ def _note(text: str, command: str) -> Component:
 
 def _quiet(text: str) -> Component:
     return html.P(text, className="quiet")
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _number(value: float) -> str:
@@ -301,7 +274,7 @@ def same_target(runs: Sequence[RunSummary]) -> float | None:
 
 
 def places(previous: Mapping[str, int], keys: Sequence[str], most: int) -> dict[str, int]:
-    """Each run's place in the palette: kept for as long as it is shown, else the first free one."""
+    """Place of each run in the palette: kept while the run is shown, else the first free one."""
     kept = {key: previous[key] for key in keys if isinstance(previous.get(key), int)}
     free = iter(sorted(set(range(most)) - set(kept.values())))
     return {key: kept[key] if key in kept else next(free, 0) for key in keys}

@@ -1,7 +1,7 @@
-"""One run as one HTML file, to send to somebody: it opens anywhere, offline, and asks for nothing.
+"""Report of one run as one HTML file, which opens offline and loads nothing.
 
 plotly.js is inlined (5 MB), figures are JSON that its script reads, videos are data. Every text of
-the run is escaped, and the file's own policy lets nothing be loaded from elsewhere.
+the run is escaped, and the file's content security policy forbids loading anything.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from slm_lab.dashboard.figures import COLUMN_LABELS, THEMES, Trace, figure
 from slm_lab.dashboard.run_files import (
     VIDEO_TYPES,
     profiles,
-    session_metrics,
+    session_table,
     spec_leaves,
     trial_metrics,
     trial_scores,
+    trial_table,
     versions,
     videos,
+    words,
 )
 from slm_lab.error import LabError
 from slm_lab.runs.catalog import read_run
@@ -61,7 +63,7 @@ def report_page(run: RunSummary) -> str:
         f"<p class='quiet'>{_safe(run.algorithm)} on {_safe(run.env)} · {_safe(run.key)}</p>",
         _summary(run),
         _grid(title for title, _ in figures),
-        _trials(run) if run.kind == "search" else _sessions(run),
+        _rows(run),
         _profile(run),
         _videos(run),
         _section("Spec", _table(("key", "value"), spec_leaves(run).items(), "mono")),
@@ -91,7 +93,7 @@ def _summary(run: RunSummary) -> str:
         ("seed", "none" if run.seed is None else str(run.seed)),
         ("started", run.started.strftime("%Y-%m-%d %H:%M")),
         *(
-            (_words(name), f"{value:.4g}")
+            (words(name), f"{value:.4g}")
             for name, value in metrics.items()
             if name not in ("frame", "total_reward_ma")
         ),
@@ -106,7 +108,7 @@ def _summary(run: RunSummary) -> str:
 
 
 def _figures(run: RunSummary, store: CurveStore) -> list[tuple[str, dict[str, Any]]]:
-    """(title, figure) of what the run has curves of."""
+    """(title, figure) of every quantity of which the run has a curve."""
     theme = THEMES["light"]
     if run.kind == "search":
         best = [row.trial for row in trial_scores(run)[:MOST_TRIALS_DRAWN]]
@@ -150,31 +152,15 @@ def _grid(titles: Iterable[str]) -> str:
     return f"<div class='figures'>{''.join(places)}</div>"
 
 
-def _sessions(run: RunSummary) -> str:
-    found = {session: values for session, values in session_metrics(run).items() if values}
-    names = dict.fromkeys(name for values in found.values() for name in values)
-    rows = (
-        (session, *(f"{values[name]:.4g}" if name in values else "" for name in names))
-        for session, values in found.items()
-    )
-    head = ("session", *(_words(name) for name in names))
-    return _section("Sessions", _table(head, rows)) if found else ""
-
-
-def _trials(run: RunSummary) -> str:
-    scores = trial_scores(run)
-    keys = dict.fromkeys(key for row in scores for key in row.values)
-    rows = (
-        (
-            row.trial,
-            "" if row.score is None else f"{row.score:.2f}",
-            row.status,
-            f"{row.frame:,}",
-            *(row.values.get(key, "") for key in keys),
-        )
-        for row in scores
-    )
-    return _section("Trials", _table(("trial", "score", "status", "frames", *keys), rows))
+def _rows(run: RunSummary) -> str:
+    """The trials of a search, or the sessions of a trial."""
+    if run.kind == "search":
+        title, table = "Trials", trial_table(run, "{:.2f}".format)
+    else:
+        title, table = "Sessions", session_table(run, "{:.4g}".format)
+        if not table.rows:
+            return ""
+    return _section(title, _table(table.head, table.rows))
 
 
 def _profile(run: RunSummary) -> str:
@@ -190,19 +176,19 @@ def _profile(run: RunSummary) -> str:
 
 
 def _videos(run: RunSummary) -> str:
-    parts, room = [], MOST_VIDEO_BYTES
+    parts, bytes_left = [], MOST_VIDEO_BYTES
     for path in videos(run):
         name, size = _safe(path.name), path.lstat().st_size
-        if size > room:
+        if size > bytes_left:
             parts.append(f"<p class='quiet'>{name} is too large to be put in ({size:,} bytes).</p>")
             continue
         try:
-            content = read_bytes(run.folder, path, room)
+            content = read_bytes(run.folder, path, bytes_left)
         except RunFolderError as error:
             reason = str(error).removeprefix(f"{path}: ")
             parts.append(f"<p class='quiet'>{name} is not put in: {_safe(reason)}</p>")
             continue
-        room -= len(content)
+        bytes_left -= len(content)
         kind = VIDEO_TYPES[path.suffix]
         source = f"data:{kind};base64,{base64.b64encode(content).decode()}"
         player = (
@@ -234,10 +220,6 @@ def _table(head: Sequence[object], rows: Iterable[Sequence[object]], name: str =
 
 def _beside(name: str) -> str:
     return (Path(__file__).parent / name).read_text(encoding="utf-8")
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _safe(text: object) -> str:

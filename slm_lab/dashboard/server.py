@@ -1,8 +1,8 @@
-"""Who may ask the page for what. It reads, and answers this machine; it starts and writes nothing.
+"""Server of the page, and its access rules. It only reads.
 
-A web page elsewhere must not be able to read runs through a visitor's browser: requests under a
-foreign host name (DNS rebinding) or from a foreign origin are refused, and the headers forbid the
-page itself to load or send anything beyond this server.
+A web page elsewhere must not read runs through a visitor's browser: requests under a foreign host
+name (DNS rebinding) or from a foreign origin are refused, and the headers forbid the page to load
+or send anything beyond this server.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slm_lab.error import LabError
 from slm_lab.runs.catalog import RunCatalog
 
 VIDEO_RULE = "/video/<path:key>/<name>"
-# Dash has more routes than this page needs, one of them for any path; the rest is not there.
+# Dash has more routes than this page needs, one of them for any path; others give 404.
 RULES = frozenset(
     {
         "/",
@@ -60,7 +60,7 @@ def make_app(
     _add_headers(server, app)
 
     def video(key: str, name: str) -> Response:
-        """A video is looked up among those that runs have: a request never spells a path."""
+        """Send a video found among those of the run: a request never names a path."""
         run = catalog.get(key)
         known = videos(run) if run is not None else []
         path = next((path for path in known if path.name == name), None)
@@ -73,7 +73,7 @@ def make_app(
 
 
 def open_server(root: str | Path, *, host: str = "127.0.0.1", port: int = 8050) -> BaseWSGIServer:
-    """A server that listens; `serve_forever` serves. Port 0 takes a free one."""
+    """Open a listening server; `serve_forever` serves. Port 0 takes a free one."""
     if not Path(root).is_dir():
         raise DashboardError(f"DIR: no folder {root}. Expected one that holds runs, such as data.")
     app = make_app(root, host=host)
@@ -100,7 +100,7 @@ class _QuietHandler(WSGIRequestHandler):  # type: ignore[misc]
     timeout = IDLE_SECONDS  # each holds a thread
 
     def log_request(self, *_: object) -> None:
-        """A page that asks every two seconds would fill the terminal."""
+        """Log nothing: a page that asks every two seconds would fill the terminal."""
 
 
 def _guard(server: Flask, host: str) -> None:
@@ -127,7 +127,7 @@ def _guard(server: Flask, host: str) -> None:
 
 
 def _is_well_formed(body: object) -> bool:
-    """Whether a body names inputs and states as Dash does; it takes that for granted."""
+    """Whether a body names inputs and states as Dash does; Dash does not check it."""
     return isinstance(body, dict) and all(
         isinstance(items, list) and all(isinstance(item, dict) for item in items)
         for items in (body.get("inputs"), body.get("state", []))
@@ -172,7 +172,7 @@ def _add_headers(server: Flask, app: Dash) -> None:
 
 
 def content_security_policy(script_hashes: Iterable[str]) -> str:
-    """Nothing from elsewhere. Styles may be inline: plotly and the grid write them."""
+    """Policy that loads nothing from elsewhere; plotly and the grid write inline styles."""
     rules = {
         "default-src": "'none'",
         "script-src": " ".join(["'self'", *script_hashes]),

@@ -17,10 +17,10 @@ from slm_lab.hub.names import check_files, check_folder
 from slm_lab.hub.remote import DATA, RemoteFile, Sent, file_sha256
 from slm_lab.runs.files import check_place, open_for_reading, read_json, remove_file, replacing
 from slm_lab.runs.lock import locked
-from slm_lab.spec.run_folder import RunFolderError
+from slm_lab.spec.run_folder import RunFolderError, listed
 
-INCOMING = ".incoming"  # beside data/: what has arrived and is not in place yet
-DONE = "complete.json"  # written last: from here on the upload counts
+INCOMING = ".incoming"  # beside data/: files that have arrived and are not in place yet
+DONE = "complete.json"  # written last: it makes the upload count
 THREADS = 4
 MAX_NOTE_BYTES = 32_000_000
 
@@ -29,8 +29,9 @@ class DirectoryRemote:
     """Run folders under `{root}/data`.
 
     An upload arrives in `{root}/.incoming/{folder}` and is then moved into place, file by file.
-    Killed before `complete.json` is there it has not happened. Killed after, it has: whoever lists
-    the folder sees what has arrived in place of what it replaces, and the next upload finishes it.
+    An upload killed before `complete.json` exists has no effect. One killed later is complete: a
+    listing shows the files that have arrived instead of the old ones, and the next upload moves
+    them.
     """
 
     def __init__(self, root: Path) -> None:
@@ -43,7 +44,7 @@ class DirectoryRemote:
 
     def folders(self) -> list[str]:
         self._check_root()
-        names = {path.name for path in _entries(self._root / DATA) if path.is_dir()}
+        names = {path.name for path in listed(self._root / DATA) if path.is_dir()}
         names |= {path.parent.name for path in (self._root / INCOMING).glob(f"*/{DONE}")}
         return sorted(name for name in names if not name.startswith("."))
 
@@ -107,7 +108,7 @@ class DirectoryRemote:
             self._finish(folder)
 
     def _finish(self, folder: str) -> None:
-        """Move what has arrived into place; what had arrived only in part is thrown away."""
+        """Move a complete upload into place, or discard a partial one."""
         incoming, target = self._root / INCOMING / folder, self._root / DATA / folder
         arrived, gone = self._arrived(folder)
         for name, path in arrived.items():
@@ -117,7 +118,7 @@ class DirectoryRemote:
             remove_file(self._root, target / name)
         for parent in {(target / name).parent for name in gone}:
             _remove_empty(parent, target)
-        # The note goes first: without it the rest counts for nothing.
+        # The note goes first: without it the remaining files are ignored.
         remove_file(self._root, incoming / DONE)
         shutil.rmtree(incoming, ignore_errors=True)
 
@@ -145,7 +146,7 @@ class DirectoryRemote:
         return here, gone
 
     def _sha256(self, path: Path) -> str:
-        """Read only if the file is another than the last time."""
+        """Checksum of a file, which is read again only if it has changed."""
         status = path.lstat()
         stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
         known = self._known.get(path)
@@ -176,33 +177,18 @@ class DirectoryRemote:
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The plain files of a folder. A link may lead anywhere, and makes the folder unusable."""
+    """Plain files of a folder, by path in it; a link may lead anywhere and is refused."""
     if folder.is_symlink():
         raise RemoteError(f"{folder}: is a link. Not followed.")
     if not folder.is_dir():
         return
     for parent, folders, names in os.walk(folder):
-        for name in (*folders, *names):
-            path = Path(parent, name)
-            if path.is_symlink() or not (path.is_dir() or _is_file(path)):
+        for path in (Path(parent, name) for name in (*folders, *names)):
+            mode = path.lstat().st_mode
+            if stat.S_ISREG(mode):
+                yield path.relative_to(folder).as_posix(), path
+            elif not stat.S_ISDIR(mode):
                 raise RemoteError(f"{path}: is no plain file. Not followed; remove it.")
-        for name in names:
-            path = Path(parent, name)
-            yield path.relative_to(folder).as_posix(), path
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:
-        return False
 
 
 def _copy(source_root: Path, source: Path, target_root: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong on the way to a remote and back, told with the way out."""
+"""Errors of sharing; each message names the fix."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from slm_lab.error import LabError
 
 
 class RemoteError(LabError):
-    """Sharing did not work: the message names what was asked, what happened and the fix."""
+    """Sharing failed: the message names the request, the reason and the fix."""
 
 
 class NotAllowed(RemoteError):
-    """The remote is there, and does not let us in: waiting and trying again will not help."""
+    """The remote refuses access: trying again will not help."""
 
 
 class UploadFailed(LabError):
-    """A run ended well but could not be uploaded; `metrics` are what it would have returned."""
+    """A run ended well but could not be uploaded; `metrics` is its result."""
 
     exit_code = 1
 

@@ -1,4 +1,4 @@
-"""A dataset on a Hugging Face hub as a remote. The only file that knows `huggingface_hub`."""
+"""A dataset on a Hugging Face hub as a remote; the only user of `huggingface_hub`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slm_lab.hub.remote import DATA, RemoteFile, Sent
 
 THREADS = 4
 COMMIT_ATTEMPTS = 5
-BATCH_BYTES = 8_000_000  # files go up in batches of this size or one, so that progress can be told
+BATCH_BYTES = 8_000_000  # of one batch of files, after which progress is reported
 
 
 class HuggingFaceRemote:
@@ -76,7 +76,7 @@ class HuggingFaceRemote:
     def download(
         self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
     ) -> None:
-        """A connection that breaks is taken up where it was, by the library."""
+        """Download a file; the library resumes after a broken connection."""
         with self._explained():
             path = self._api.hf_hub_download(
                 self._repo,
@@ -88,7 +88,7 @@ class HuggingFaceRemote:
         shutil.move(path, target)
 
     def check_upload(self) -> None:
-        """Also makes the dataset, private until its owner says otherwise."""
+        """Check access, and create the dataset as a private one if it is missing."""
         hub = _library()
         if not (self._token or hub.get_token()):
             raise NotAllowed(
@@ -120,8 +120,8 @@ class HuggingFaceRemote:
             ]
 
             def send(batch: list[Any]) -> None:
-                # Large files go to storage now, the small ones with the commit below. What is in
-                # storage is not sent again, so that an upload cut short goes on where it was.
+                # Large files go to storage now, the small ones with the commit below. A file in
+                # storage is not sent again, so an interrupted upload resumes.
                 self._api.preupload_lfs_files(
                     self._repo, batch, repo_type="dataset", num_threads=1, free_memory=False
                 )
@@ -133,7 +133,7 @@ class HuggingFaceRemote:
             self._commit([*additions, *removals], message)
 
     def _commit(self, operations: list[Any], message: str) -> None:
-        """Again if another run got in between: many share one dataset."""
+        """Commit, and try again if another run of the same dataset came first."""
         for attempt in range(COMMIT_ATTEMPTS):
             try:
                 self._api.create_commit(
@@ -149,21 +149,21 @@ class HuggingFaceRemote:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Whatever the library raises, as a message with the way out and without the token."""
+        """Make a RemoteError with a fix, and without the token, of an error of the library."""
         try:
             yield
         except RemoteError:
             raise
         except Exception as error:
-            told = self._told(error)
-            if told is None:
+            explained = self._explanation(error)
+            if explained is None:
                 raise
-            raise told from None
+            raise explained from None
 
-    def _told(self, error: BaseException) -> RemoteError | None:
+    def _explanation(self, error: BaseException) -> RemoteError | None:
         errors = _library().errors
         if isinstance(error, RuntimeError) and error.__cause__ is not None:
-            return self._told(error.__cause__)  # so it wraps what happens to one file of many
+            return self._explanation(error.__cause__)  # wrapped around the error of one file
         if isinstance(error, errors.HFValidationError):
             return NotAllowed(
                 f"HF_REPO (or --repo): found `{self._repo}`, expected a dataset such as "
@@ -209,7 +209,7 @@ class HuggingFaceRemote:
         return RemoteError(f"{self.label}: {self._clean(error)}")
 
     def _clean(self, error: BaseException) -> str:
-        """On one line, without what could steer a terminal, and without the token."""
+        """The text of an error on one line, without control characters and the token."""
         text = "".join(c if c.isprintable() else " " for c in str(error))
         text = " ".join(text.split())
         return (text.replace(self._token, "***") if self._token else text)[:300]
@@ -217,14 +217,14 @@ class HuggingFaceRemote:
 
 def _batches(additions: list[Any]) -> list[list[Any]]:
     batches: list[list[Any]] = []
-    room = 0
+    bytes_left = 0
     for addition in sorted(additions, key=lambda addition: addition.upload_info.size):
         size = addition.upload_info.size
-        if size > room or not batches:
+        if size > bytes_left or not batches:
             batches.append([])
-            room = BATCH_BYTES
+            bytes_left = BATCH_BYTES
         batches[-1].append(addition)
-        room -= size
+        bytes_left -= size
     return batches
 
 

@@ -1,4 +1,4 @@
-"""Which names may become files here. A listing comes from elsewhere and may say anything."""
+"""Check the names in the listing of a remote, before they become file names here."""
 
 from __future__ import annotations
 
@@ -10,18 +10,13 @@ from slm_lab.runs.checkpoint_manifest import is_plain_name
 
 MAX_FILES = 100_000
 MAX_PART_BYTES, MAX_NAME_BYTES, MAX_DEPTH = 255, 1024, 16
-# What a part of a name may not be on Windows, whatever follows its first dot.
-DEVICES = {
-    "con",
-    "prn",
-    "aux",
-    "nul",
-    *(f"{port}{n}" for port in ("com", "lpt") for n in range(10)),
-}
+# Reserved names of Windows, whatever follows the first dot.
+PORTS = (f"{port}{number}" for port in ("com", "lpt") for number in range(10))
+DEVICES = {"con", "prn", "aux", "nul", *PORTS}
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether it can name a run folder: one part, and none that the lab keeps for itself."""
+    """Whether a name can be that of a run folder: one part, and none that slm-lab reserves."""
     return not _problem_of_folder(name)
 
 
@@ -31,7 +26,7 @@ def check_folder(name: str) -> None:
 
 
 def check_files(folder: str, names: Iterable[str]) -> None:
-    """Refuse the whole folder if one name could mean a file outside it, or two the same file."""
+    """Refuse a folder if a name leads out of it, or if two names are the same file somewhere."""
     seen: dict[str, str] = {}
     for count, name in enumerate(names, start=1):
         if count > MAX_FILES:
@@ -81,5 +76,5 @@ def _problem_of_part(part: str) -> str:
 
 
 def _as_one(name: str) -> str:
-    """Equal for names that some file system takes for the same."""
+    """Normal form that is equal for names which some file system takes for the same."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFKD", name).casefold())

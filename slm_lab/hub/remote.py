@@ -1,7 +1,7 @@
-"""What a remote can do, and which one is meant by a name.
+"""Interface of a remote, and the remote that a name refers to.
 
-A remote keeps run folders under `data/`, as the public ones do. Two kinds exist: a dataset on a
-Hugging Face hub, and a plain directory, for teams that share a disk instead.
+A remote keeps run folders under `data/`. There are two kinds: a dataset on a Hugging Face hub, and
+a plain directory, for teams that share a disk.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ DATA = "data"  # the folder of a remote that holds the run folders
 DEFAULT_REPO = "SLM-Lab/benchmark-dev"
 SHA256_LENGTH = 64
 
-Sent = Callable[[int], None]  # told how many further bytes have arrived
+Sent = Callable[[int], None]  # called with the number of further bytes that have arrived
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file as the remote lists it.
+    """Entry of a file in the listing of a remote.
 
     `oid` is the SHA-256 of its content or, for a small file that a hub keeps in git, git's SHA-1.
-    `version` pins what to download to the moment of the listing, where a remote has versions.
+    `version` pins the download to the moment of the listing, on a remote with versions.
     """
 
     size: int
@@ -35,7 +35,7 @@ class RemoteFile:
     version: str = ""
 
     def is_same(self, path: Path, entry: FileEntry | None = None) -> bool:
-        """Whether a local file has this content; `entry` is what is known about it already."""
+        """Whether a local file has this content; `entry` spares reading it."""
         try:
             if self.size != (entry.size if entry else path.lstat().st_size):
                 return False
@@ -51,10 +51,10 @@ class Remote(Protocol):
 
     @property
     def label(self) -> str:
-        """How to call it in messages."""
+        """Name of the remote in messages."""
 
     def folders(self) -> list[str]:
-        """The names of the run folders there."""
+        """Names of the run folders."""
 
     def files(self, folder: str) -> dict[str, RemoteFile]:
         """The files of a run folder by their path in it; empty if there is no such folder."""
@@ -62,10 +62,10 @@ class Remote(Protocol):
     def download(
         self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
     ) -> None:
-        """Write a file's content to `target`; `scratch` is a folder for what is not whole yet."""
+        """Write a file's content to `target`; `scratch` is a folder for partial files."""
 
     def check_upload(self) -> None:
-        """Raise if an upload cannot work; makes what has to be there first."""
+        """Raise if an upload cannot work; creates the dataset if it is missing."""
 
     def upload(
         self,
@@ -75,11 +75,11 @@ class Remote(Protocol):
         message: str,
         sent: Sent,
     ) -> None:
-        """Add or replace files and remove others, as one step: nobody ever sees a part of it."""
+        """Add or replace files and remove others in one step; a reader never sees a part of it."""
 
 
 def open_remote(repo: str | None = None) -> Remote:
-    """The remote that a name means, by default that of HF_REPO.
+    """Open the remote that a name refers to, by default that of HF_REPO.
 
     `file:PATH` (or a path that begins with `/`, `./` or `~`) is a directory; anything else is a
     dataset such as `user/name` on the hub at HF_ENDPOINT.
@@ -89,7 +89,7 @@ def open_remote(repo: str | None = None) -> Remote:
         from slm_lab.hub.directory import DirectoryRemote
 
         path = repo.removeprefix("file:")
-        if path.startswith("//"):  # file://host/path, where only an empty host can be meant
+        if path.startswith("//"):  # file://host/path: the host must be empty
             path = "/" + path.lstrip("/")
         return DirectoryRemote(Path(path).expanduser())
     from slm_lab.hub.huggingface import HuggingFaceRemote
@@ -103,6 +103,6 @@ def file_sha256(path: Path) -> str:
 
 
 def _git_sha1(path: Path) -> str:
-    """The name that git gives to a file's content."""
+    """Git's object name of a file's content."""
     content = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

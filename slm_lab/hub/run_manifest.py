@@ -1,7 +1,6 @@
-"""`manifest.json` of a run folder: size and SHA-256 of every file that was shared.
+"""`manifest.json` of a run folder: size and SHA-256 of every shared file.
 
-It is written when the folder is pushed, and again when it is pulled: what differs from it was
-changed here since.
+It is written by every push and pull: a file that differs from it has been changed here since.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 from slm_lab.hub.error import RemoteError
 from slm_lab.hub.names import check_files
 from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry, sealed, unsealed
+from slm_lab.runs.files import read_bytes
 from slm_lab.spec.run_places import RUN_MANIFEST_SCHEMA as SCHEMA
 
 MAX_BYTES = 32_000_000
@@ -34,18 +34,16 @@ class RunManifest:
 
 
 def read_run_manifest(path: Path, folder: str) -> RunManifest:
-    """What a manifest says, after all its names were found harmless."""
+    """Read a manifest and check all its names."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError("it is too large")
-        content: dict[str, Any] = unsealed(path.read_bytes())
+        content: dict[str, Any] = unsealed(read_bytes(path.parent, path, MAX_BYTES))
         if content.get("schema") != SCHEMA:
             raise ValueError(f"found schema {content.get('schema')!r:.40}, expected {SCHEMA}")
         files = {
             str(name): FileEntry(int(entry["size"]), str(entry["sha256"]))
             for name, entry in content["files"].items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RemoteError(
             f"{folder}: its {MANIFEST} cannot be used ({error!s:.100}). "
             "Whoever shared it should push again."
@@ -55,7 +53,7 @@ def read_run_manifest(path: Path, folder: str) -> RunManifest:
 
 
 def known_manifest(run_dir: Path) -> RunManifest | None:
-    """What the folder was when it was last pushed or pulled; None if it never was."""
+    """The manifest of the last push or pull; None if there was none."""
     try:
         return read_run_manifest(run_dir / MANIFEST, run_dir.name)
     except RemoteError:

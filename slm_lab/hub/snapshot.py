@@ -1,9 +1,9 @@
-"""A copy of a run folder that stands still while the run goes on.
+"""Consistent copy of a run folder, taken while the run goes on.
 
 A run replaces its checkpoints, appends to its logs and rewrites its tables while the copy is
-made. A checkpoint is complete or not there at all, because it is taken by the names in its manifest
-and through a handle on its folder, which a rotation renames and does not change. Other files are
-copied as they are at some moment; a resume rewrites them from the checkpoint.
+made. A checkpoint is copied whole or not at all: the names in its manifest are copied through a
+handle on its folder, which a rotation renames and does not change. Other files are copied as they
+are at some moment; a resume rewrites them from the checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from slm_lab.runs.checkpoint_manifest import (
     unsealed,
 )
 
-# Of nobody else's concern: locks, and what is being written or was found damaged.
+# Locks, files that are being written, and checkpoints found damaged.
 LEFT_OUT = (".lock", ".writing", ".damaged", ".tmp")
 FALLBACK = "-1"  # ends the name of the checkpoint before; it is left out where the newest is good
 ATTEMPTS = 5  # a checkpoint that is replaced while it is taken is tried again
@@ -36,9 +36,9 @@ ATTEMPTS = 5  # a checkpoint that is replaced while it is taken is tried again
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where the copy is, and what it holds. The manifest is part of the copy.
+    """A copy and its manifest, which is part of it.
 
-    `left_out` names what is no part of it because it is damaged, a link or no plain file.
+    `left_out` names files that were not copied: damaged ones, links and no plain files.
     """
 
     folder: Path
@@ -64,7 +64,7 @@ def take_snapshot(run_dir: Path, into: Path) -> Snapshot:
 
 
 def is_sealed(folder: Path) -> bool:
-    """Whether a folder is a checkpoint: whole by the word of its own manifest."""
+    """Whether a folder is a checkpoint: it has a manifest, which is written last."""
     return (folder / MANIFEST).is_file()
 
 
@@ -79,7 +79,7 @@ def _take_folder(
             folders.append(entry.name)
         elif entry.is_file(follow_symlinks=False):
             if not prefix and entry.name == MANIFEST:
-                continue  # what was shared the last time
+                continue  # of the last push or pull
             copied = _copy(Path(entry.path), into / entry.name)
             if copied is not None:
                 yield prefix + entry.name, copied
@@ -105,15 +105,15 @@ def _take_folder(
 def _is_slot(parent: Path, slot: str) -> bool:
     """Whether checkpoints are kept under this name.
 
-    A rotation leaves the fallback alone for a moment, and between two looks it may have gone on:
-    taken for a plain folder, the checkpoint would be missing from the copy.
+    During a rotation only the fallback exists, and it may be renamed between two looks. Taken for a
+    plain folder, the checkpoint would be missing from the copy. Hence several attempts.
     """
     names = (slot, slot + FALLBACK)
     return any(is_sealed(parent / name) for _ in range(ATTEMPTS) for name in names)
 
 
 def _take_checkpoint(parent: Path, slot: str, into: Path) -> dict[str, FileEntry]:
-    """The newest good checkpoint of a slot; nothing if there is none."""
+    """Copy the newest good checkpoint of a slot; returns no files if there is none."""
     for _ in range(ATTEMPTS):
         for name in (slot, slot + FALLBACK):
             try:
@@ -152,7 +152,7 @@ def _names(content: bytes, folder: Path) -> list[str]:
 
 
 def _link(handle: int, name: str, target: Path) -> int:
-    """A second name for a checkpoint's file, which is never written to again; else a copy."""
+    """Link a file of a checkpoint, which is never written to again; copy it without links."""
     status = os.stat(name, dir_fd=handle, follow_symlinks=False)
     if not stat.S_ISREG(status.st_mode):
         raise FileNotFoundError(2, "no plain file", name)

@@ -1,8 +1,8 @@
-"""Sends a run folder to a remote while the run goes on, so that a killed machine loses little.
+"""Uploads a run folder while the run goes on, so that a killed machine loses little.
 
-A thread of the trial's own process looks for new checkpoints and pushes. It never raises and never
-holds the run up: what does not work is said once, with the way out, and tried again later. The end
-of the run pushes once more, with everything in it.
+A thread of the trial's process looks for new checkpoints and pushes. It never raises and never
+blocks the run: a failure is logged once, with the fix, and tried again later. The end of the run
+pushes everything once more.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from slm_lab.hub.remote import Remote, open_remote
 from slm_lab.hub.transfer import push
 from slm_lab.runs.checkpoint_manifest import MANIFEST
 
-SYNC_SECONDS = 300.0  # at most so often; twice as long after every failure, up to:
+SYNC_SECONDS = 300.0  # between two pushes; doubled after every failure, up to:
 LONGEST_PAUSE_SECONDS = 3600.0
 LOOK_SECONDS = 2.0
-RETRY_SECONDS = (10.0, 60.0)  # before the end of a run is sent again
+RETRY_SECONDS = (10.0, 60.0)  # before the last push is tried again
 FINISH_SECONDS = 3600.0  # for the last push; a connection may hang for ever
 
 T = TypeVar("T")
 
 
 class Sync:
-    """Pushes when there is something to resume from. `error` is what the last push failed of."""
+    """Pushes a run folder when it has a new checkpoint. `error` is that of the last push."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class Sync:
         self._thread.start()
 
     def finish(self) -> None:
-        """Send all there is, after a push that is under way."""
+        """Push everything, after a push that is under way."""
         if self._run_dir.is_dir():  # else bad input: nothing ran
-            # Said before, so that the log which is sent has its last line.
+            # Logged before, so that the pushed log has its last line.
             logger.info(f"Uploading {self._run_dir.name} to {self._remote.label}")
         self._stop.set()
         self._thread.join(FINISH_SECONDS)
@@ -65,7 +65,7 @@ class Sync:
             logger.error(f"Upload failed: {self.error} {self._fix()}")
 
     def _watch(self) -> None:
-        # A signal is for the thread that waits for it.
+        # Signals belong to the main thread, which waits for them.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         sent, next_at = frozenset[tuple[str, int]](), 0.0
         while not self._stop.wait(self._look_every):
@@ -89,7 +89,7 @@ class Sync:
         try:
             transfer = push(self._remote, self._run_dir)
         except Exception as error:
-            # Whatever it is, the run matters more.
+            # Whatever failed, the run must go on.
             self.error = error
             if not self._failures:
                 logger.error(f"Upload failed. {type(error).__name__}: {error} {self._fix()}")
@@ -106,10 +106,10 @@ class Sync:
 
 
 def upload_remote(is_wanted: bool) -> Remote | None:
-    """The remote of HF_REPO for a run to be uploaded to; checked before hours of training.
+    """The remote of HF_REPO, checked before hours of training; None if no upload is wanted.
 
-    One that does not let us in is an error. One that does not answer may do so later, and the
-    first push says so if not.
+    A remote that refuses access is an error. One that does not answer may answer later; if not, the
+    first push logs it.
     """
     if not is_wanted:
         return None
@@ -123,7 +123,7 @@ def upload_remote(is_wanted: bool) -> Remote | None:
 
 
 def run_synced(remote: Remote | None, run_dir: Path, work: Callable[[], T]) -> T:
-    """Do the work while its folder is pushed now and then, and once more however it ends."""
+    """Do the work while its folder is pushed regularly, and once more at its end."""
     if remote is None:
         return work()
     sync = Sync(remote, run_dir)
@@ -142,7 +142,7 @@ def run_synced(remote: Remote | None, run_dir: Path, work: Callable[[], T]) -> T
 
 
 def resumable(run_dir: Path) -> frozenset[tuple[str, int]]:
-    """What a resume would go on from at this moment: checkpoints, and a search's journal."""
+    """Checkpoints and journal that a resume would start from, with their times of change."""
     paths = [run_dir / "ray_tune" / "journal.jsonl"]
     for parent, folders, names in os.walk(run_dir / "checkpoint"):
         folders[:] = [name for name in folders if not name.endswith((".writing", ".damaged", "-1"))]

@@ -1,13 +1,12 @@
-"""`push` and `pull`: make a folder there equal to one here, or the other way round.
+"""Push a run folder to a remote, or pull one from it.
 
-Beside the run folders lies `.hub`, where a push keeps the copy that it sends and a pull what has
-arrived so far. An interrupted transfer goes on from there.
+Beside the run folders lies `.hub`, where a push keeps its copy and a pull the files that have
+arrived. An interrupted transfer goes on from there.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,26 +24,26 @@ from slm_lab.hub.snapshot import Snapshot, take_snapshot
 from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry
 from slm_lab.runs.files import check_no_links, make_folder, write_atomic
 from slm_lab.runs.lock import locked
-from slm_lab.spec.run_folder import RunFolderError
+from slm_lab.spec.run_folder import RunFolderError, spec_files
 
 SCRATCH = ".hub"
 THREADS = 4
 SHOWN = 3  # names in a message
 
-# Told the bytes that have arrived and how many there are to come in all.
+# Called with the bytes that have arrived, and their total.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """What a push or a pull did: files sent or fetched, their bytes, and those left as they are."""
+    """Result of a push or a pull: files transferred, their bytes, and unchanged files."""
 
     files: int
     bytes: int
     same: int
     removed: int = 0
-    skipped: tuple[str, ...] = ()  # there, but not in the manifest, or hidden
-    damaged: tuple[str, ...] = ()  # here, but not whole, and so not sent
+    skipped: tuple[str, ...] = ()  # on the remote, but hidden or not in the manifest
+    damaged: tuple[str, ...] = ()  # here, but damaged, and so not sent
 
     def __str__(self) -> str:
         if not self.files and not self.removed:
@@ -55,7 +54,7 @@ class Transfer:
 
 
 def matching(folders: list[str], pattern: str) -> list[str]:
-    """Folders that a pattern means: that very name, else all that contain it; `*` and `?` work."""
+    """Folders that match a pattern: that name, else all that contain it; `*` and `?` work."""
     if pattern in folders:
         return [pattern]
     folded = pattern if any(c in pattern for c in "*?[") else f"*{pattern}*"
@@ -65,15 +64,15 @@ def matching(folders: list[str], pattern: str) -> list[str]:
 def push(
     remote: Remote, run_dir: Path, *, force: bool = False, progress: Progress | None = None
 ) -> Transfer:
-    """Send what the remote does not have of a run folder, also of one whose run goes on.
+    """Send the new and changed files of a run folder, whose run may go on meanwhile.
 
-    Refused if the remote holds something that was never here: it would be lost. `force` sends all.
+    Refused if the remote holds files that were never here: they would be lost. `force` sends all.
     """
     run_dir = _run_folder(run_dir)
     name = run_dir.name
     scratch = run_dir.parent / SCRATCH / "push" / name
     remote.check_upload()
-    with _told(name), _turn(run_dir.parent, name):
+    with _explained(name), _turn(run_dir.parent, name):
         there = remote.files(name)
         ours = [run_dir / MANIFEST, scratch / MANIFEST]  # as last shared, and as last tried
         is_ours = not there or any(there[MANIFEST].is_same(p) for p in ours if MANIFEST in there)
@@ -110,16 +109,16 @@ def pull(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Transfer:
-    """Fetch a run folder or what changed of it; every file is checked before it is put in place.
+    """Fetch the new and changed files of a run folder, each checked before it is put in place.
 
-    Nothing that was fetched is loaded or executed. Refused if files here were changed since they
-    were last pushed or pulled; `force` replaces them.
+    No fetched file is loaded or executed. Refused if files here were changed since they were last
+    pushed or pulled; `force` replaces them.
     """
     check_folder(folder)
     target = data_dir / folder
     scratch = data_dir / SCRATCH / "pull" / folder
     arrived, unfinished = scratch / "files", scratch / "unfinished"
-    with _told(folder), _turn(data_dir, folder):
+    with _explained(folder), _turn(data_dir, folder):
         _refuse_links(data_dir, folder)
         there = remote.files(folder)
         if not there:
@@ -176,14 +175,11 @@ def human_bytes(count: int) -> str:
 
 
 def _run_folder(path: Path) -> Path:
+    try:
+        spec_files(path)
+    except RunFolderError as error:
+        raise RemoteError(str(error)) from None
     run_dir = path.resolve()
-    if not run_dir.is_dir() or not any(
-        re.search(r"_spec\.(json|ya?ml)$", found) for found in os.listdir(run_dir)
-    ):
-        raise RemoteError(
-            f"{path}: not a run folder, it holds no *_spec.json. Give one such as "
-            "data/NAME_TIMESTAMP."
-        )
     check_folder(run_dir.name)
     return run_dir
 
@@ -199,7 +195,7 @@ def _changed(snapshot: Snapshot, there: Mapping[str, RemoteFile]) -> dict[str, F
 def _refuse_to_lose(
     remote: Remote, name: str, snapshot: Snapshot, there: Mapping[str, RemoteFile]
 ) -> None:
-    """What the remote holds was not pushed from here; harmless only where it is the same."""
+    """Refuse to replace files that were not pushed from here, unless they are the same."""
     entries = snapshot.entries
     lost = [
         file
@@ -226,7 +222,7 @@ def _fetch_manifest(
     arrived: Path,
     unfinished: Path,
 ) -> RunManifest | None:
-    """None for a folder that was shared without one, as those of the original are."""
+    """Fetch the manifest; None if the folder was shared without one, as by the original."""
     if MANIFEST not in there:
         return None
     path, file = arrived / MANIFEST, there[MANIFEST]
@@ -241,9 +237,9 @@ def _fetch_manifest(
 def _wanted(
     folder: str, there: Mapping[str, RemoteFile], manifest: RunManifest | None
 ) -> dict[str, RemoteFile]:
-    """The files to have in the end: those of the manifest, which the remote holds as it says.
+    """The files to fetch: those of the manifest, which must agree with the listing.
 
-    A name with a part that begins with a dot is part of no run: `.env` and `.git` steer programs.
+    A name with a part that begins with a dot is left out: `.env` and `.git` steer programs.
     """
     if manifest is None:
         return {name: file for name, file in there.items() if not _is_hidden(name)}
@@ -267,11 +263,24 @@ def _agrees(file: RemoteFile, entry: FileEntry) -> bool:
 
 
 def _is_here(path: Path, file: RemoteFile, manifest: RunManifest | None, name: str) -> bool:
-    if path.is_symlink() or not path.is_file():
-        return False
     if manifest is None:
-        return file.is_same(path)
-    return path.stat().st_size == file.size and file_sha256(path) == manifest.files[name].sha256
+        return _is_plain(path) and file.is_same(path)
+    return _has_content(path, manifest.files[name])
+
+
+def _is_unchanged(target: Path, name: str, known: RunManifest | None) -> bool:
+    entry = known.files.get(name) if known else None
+    return entry is not None and _has_content(target / name, entry)
+
+
+def _has_content(path: Path, entry: FileEntry) -> bool:
+    return (
+        _is_plain(path) and path.stat().st_size == entry.size and file_sha256(path) == entry.sha256
+    )
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 def _check_arrival(
@@ -295,7 +304,7 @@ def _refuse_to_overwrite(
     changed = [
         name
         for name in missing
-        if os.path.lexists(target / name) and not _is_as_known(target / name, name, known)
+        if os.path.lexists(target / name) and not _is_unchanged(target, name, known)
     ]
     if changed:
         raise RemoteError(
@@ -305,28 +314,17 @@ def _refuse_to_overwrite(
         )
 
 
-def _is_as_known(path: Path, name: str, known: RunManifest | None) -> bool:
-    entry = known.files.get(name) if known else None
-    return (
-        entry is not None
-        and not path.is_symlink()
-        and path.is_file()
-        and path.stat().st_size == entry.size
-        and file_sha256(path) == entry.sha256
-    )
-
-
 def _stale(target: Path, known: RunManifest | None, wanted: Mapping[str, RemoteFile]) -> list[str]:
-    """What an earlier pull had fetched and is no longer part of the run."""
+    """Unchanged files of an earlier pull that are no longer part of the run."""
     return [
         name
         for name in (known.files if known else ())
-        if name not in wanted and _is_as_known(target / name, name, known)
+        if name not in wanted and _is_unchanged(target, name, known)
     ]
 
 
 def _refuse_links(data_dir: Path, folder: str) -> None:
-    """A link in the place of a folder would lead what is written to somewhere else."""
+    """Refuse links in the target, also in `wandb`: a pull would write through them."""
     target = data_dir / folder
     links = [target] if target.is_symlink() else []
     for parent, folders, names in os.walk(target) if not links else ():
@@ -345,7 +343,7 @@ def _check_space(data_dir: Path, needed: int) -> None:
 
 
 def _manifest_of(wanted: Mapping[str, RemoteFile], arrived: Path, target: Path) -> RunManifest:
-    """For a folder that came without: so that later changes can be told here too."""
+    """Manifest for a folder that came without one, by which later changes are found."""
     files = {}
     for name in wanted:
         path = arrived / name if (arrived / name).is_file() else target / name
@@ -365,10 +363,10 @@ def _remove_others(folder: Path, keep: set[str]) -> None:
 
 def _put_in_place(arrived: Path, target: Path, names: list[str], removed: list[str]) -> None:
     if not target.exists():
-        arrived.rename(target)  # all at once
+        arrived.rename(target)  # in one step
         return
-    # Nobody may train in it meanwhile. The manifest comes last: a kill on the way leaves files that
-    # the next pull finds to be what it wants.
+    # The lock keeps a run out. The manifest comes last: after a kill the next pull finds the files
+    # that are already in place.
     with locked(target / "checkpoint" / "run.lock", f"run folder {target}", folder=target):
         for name in names:
             make_folder(target.parent, (target / name).parent)
@@ -377,11 +375,11 @@ def _put_in_place(arrived: Path, target: Path, names: list[str], removed: list[s
             (target / name).unlink(missing_ok=True)
 
 
-# Both
+# Shared by both
 
 
 def _turn(data_dir: Path, name: str) -> AbstractContextManager[None]:
-    """One push or pull of a folder at a time; a link in the place of `.hub` is refused."""
+    """Lock for one push or pull of a folder at a time; a link instead of `.hub` is refused."""
     path = data_dir / SCRATCH / "lock" / name
     return locked(path, f"{name} (a push or pull)", folder=data_dir)
 
@@ -389,7 +387,7 @@ def _turn(data_dir: Path, name: str) -> AbstractContextManager[None]:
 def _in_parallel(
     work: Callable[[tuple[str, RemoteFile]], None], items: list[tuple[str, RemoteFile]]
 ) -> None:
-    """The first failure ends it; what is done stays, and what has not begun never does."""
+    """Do the work in threads; the first failure cancels all that has not begun."""
     pool = ThreadPoolExecutor(THREADS)
     try:
         for future in [pool.submit(work, item) for item in items]:
@@ -413,8 +411,8 @@ def _counter(total: int, progress: Progress | None) -> Callable[[int], None]:
 
 
 @contextmanager
-def _told(folder: str) -> Iterator[None]:
-    """A full or broken disk is no reason for a traceback."""
+def _explained(folder: str) -> Iterator[None]:
+    """Make a RemoteError of an error of the disk."""
     try:
         yield
     except RunFolderError as error:

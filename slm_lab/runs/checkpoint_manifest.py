@@ -1,8 +1,8 @@
-"""The table of contents of a checkpoint: what it holds, and the checksum of every file.
+"""Manifest of a checkpoint: its counters, and the size and checksum of every file.
 
 A checkpoint may have been downloaded, so nothing here trusts it: names must be plain file names
 of its own folder, sizes are compared before anything is read, and nothing is ever unpickled.
-Imports no torch, so that a trial can look at its sessions' checkpoints at no cost.
+Imports no torch, so that a trial can check its sessions' checkpoints at no cost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_MANIFEST_BYTES = 4_000_000
 
 
 class CheckpointError(LabError, RuntimeError):
-    """A checkpoint that cannot be used; the message names the file at fault."""
+    """A checkpoint that cannot be used; the message names the file and the reason."""
 
     exit_code = 1
 
@@ -38,7 +38,7 @@ class CheckpointError(LabError, RuntimeError):
 class OldCheckpointError(CheckpointError):
     """A whole checkpoint whose state was written by an earlier version of slm-lab."""
 
-    def __init__(self, path: Path, manifest: Manifest) -> None:
+    def __init__(self, path: Path, manifest: CheckpointManifest) -> None:
         version = f"slm-lab {manifest.versions.get('slm-lab', '(unknown)')}"
         found = f"was written by {version} with schema {manifest.schema}; expected {SCHEMA}"
         fix = "Resume with that version, or start a new run."
@@ -53,7 +53,7 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class CheckpointManifest:
     """`counters` are frame, opt_step, updates; `finished` says that the budget was used up."""
 
     session: str
@@ -77,11 +77,11 @@ class Manifest:
         return sealed(asdict(self))
 
 
-def read_manifest(folder: Path, *, run_dir: Path | None = None) -> Manifest:
-    """The manifest of a checkpoint, whose files are all there and have the sizes it says.
+def read_manifest(folder: Path, *, run_dir: Path | None = None) -> CheckpointManifest:
+    """Read the manifest of a checkpoint and check that all its files exist in the stated sizes.
 
-    Their checksums are left to `check_file`: reading them all takes a while. `run_dir` is the run
-    folder that the checkpoint is in, where that is known.
+    `check_file` checks a checksum: reading all files takes a while. `run_dir` is the run folder of
+    the checkpoint, if known.
     """
     path = folder / MANIFEST
     try:
@@ -106,6 +106,7 @@ def read_manifest(folder: Path, *, run_dir: Path | None = None) -> Manifest:
 
 
 def check_file(path: Path, entry: FileEntry) -> None:
+    """Raise a CheckpointError unless the file has the checksum of its entry."""
     try:
         with open_for_reading(path.parent, path) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -116,7 +117,7 @@ def check_file(path: Path, entry: FileEntry) -> None:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name can only mean a file of the folder it is looked up in."""
+    """Whether a name can only refer to a file directly in its folder."""
     return (
         name not in ("", ".", "..")
         and not any(c in name for c in "/\\:\0")
@@ -136,9 +137,9 @@ def _regular_size(path: Path) -> int:
     return status.st_size
 
 
-def _build(content: dict[str, Any], path: Path) -> Manifest:
+def _build(content: dict[str, Any], path: Path) -> CheckpointManifest:
     try:
-        return Manifest(
+        return CheckpointManifest(
             session=str(content["session"]),
             spec_sha256=str(content["spec_sha256"]),
             versions={str(k): str(v) for k, v in content["versions"].items()},
@@ -156,12 +157,12 @@ def _build(content: dict[str, Any], path: Path) -> Manifest:
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:
-    """JSON that carries a checksum of itself."""
+    """JSON of the content with a checksum of itself."""
     return json.dumps({**content, "sha256": _digest(content)}, indent=1).encode() + b"\n"
 
 
 def unsealed(data: bytes) -> dict[str, Any]:
-    """What was sealed; ValueError if it is not whole."""
+    """Content of sealed JSON; ValueError if it is damaged."""
     try:
         content: dict[str, Any] = json.loads(data)
         checksum = content.pop("sha256")

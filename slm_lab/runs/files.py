@@ -1,16 +1,16 @@
-"""The one way to read a file of a run folder, and the one way to write one.
+"""Read and write the files of a run folder; no other module opens one.
 
 A run folder may have been downloaded, so nothing in it is trusted. `folder` is the run folder that
 the user named, and may itself be reached through links; below it no link is followed. Only plain
-files are opened: a pipe would hang the reader, a link would lead a writer somewhere else. What is
-read has a size limit. What is written appears under its name when it is whole.
+files are opened: a pipe would hang the reader, a link would lead a writer somewhere else. Reading
+has a size limit. A written file appears under its name when it is whole.
 
 A file that cannot be read is a `RunFolderError`; so is a link or a pipe in the place of a file to
 be written. A disk that is full or read-only is an OSError that names the file: `write_or_warn`
 makes a warning of it.
 
 Every step is taken relative to an open directory, so that nobody can exchange a checked directory
-for a link. This needs POSIX, as the locks of a run do.
+for a link. This needs POSIX. docs/design/run-folder-files.md has the reasons.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -28,9 +28,11 @@ from typing import IO, Any, NoReturn
 from loguru import logger
 
 from slm_lab.spec.run_folder import RunFolderError
+from slm_lab.spec.text import TextError, decode, parse
 
-MAX_TEXT_BYTES = 64_000_000  # no other text that a run writes comes near it
-MAX_TABLE_BYTES = 200_000_000  # of a session's table
+MAX_TEXT_BYTES = 64_000_000  # far above any other text that a run writes
+MAX_TABLE_BYTES = 200_000_000  # of the table of a session
+MAX_SPEC_BYTES = MAX_METRICS_BYTES = 1_000_000
 WANDB = "wandb"  # W&B's own folder, in which it keeps links; nothing here reads or writes there
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -94,8 +96,40 @@ def read_json(folder: Path, path: Path, limit: int = MAX_TEXT_BYTES) -> dict[str
     return content
 
 
+def read_json_or_empty(folder: Path, path: Path, limit: int = MAX_METRICS_BYTES) -> dict[str, Any]:
+    """Read a JSON object that may be missing, half written or damaged; empty if it is."""
+    try:
+        return read_json(folder, path, limit)
+    except RunFolderError:
+        return {}
+
+
+def read_spec_tree(folder: Path, path: Path) -> Mapping[str, Any]:
+    """Read a saved spec as plain data, not validated: for a reader of a few names in it."""
+    try:
+        text = decode(read_bytes(folder, path, MAX_SPEC_BYTES))
+        tree = parse(text, is_json=path.suffix == ".json")
+    except TextError as error:
+        raise RunFolderError(f"{path}: {error}") from None
+    if not isinstance(tree, Mapping):
+        raise RunFolderError(f"{path}: expected a mapping of keys, found {type(tree).__name__}")
+    return tree
+
+
+def read_tail(folder: Path, path: Path, size: int) -> str:
+    """The last whole lines of a text file, at most `size` bytes; empty if it cannot be read."""
+    try:
+        with open_for_reading(folder, path) as file:
+            length = file.seek(0, os.SEEK_END)
+            file.seek(max(0, length - size))
+            text = file.read(size).decode("utf-8", errors="replace")
+    except RunFolderError:
+        return ""
+    return text if length <= size else text.partition("\n")[2]
+
+
 def plain_files(folder: Path, where: Path) -> list[Path]:
-    """The plain files of a folder in the run folder, by name; none if it is a link or not there."""
+    """The plain files of a folder inside, by name; none if it is a link or does not exist."""
     try:
         with _parent(folder, where / "_") as (handle, _), os.scandir(handle) as entries:
             names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
@@ -111,7 +145,7 @@ def plain_files(folder: Path, where: Path) -> list[Path]:
 def replacing(folder: Path, path: Path) -> Iterator[IO[bytes]]:
     """Open a file that takes the place of `path` when the block ends without an error.
 
-    A kill leaves the old file or the new one. Missing folders on the way are made.
+    A kill leaves the old file or the new one. Missing folders above it are created.
     """
     with _written(folder, path), _parent(folder, path, make=True) as (handle, name):
         _check_replaceable(handle, name)
@@ -127,14 +161,14 @@ def replacing(folder: Path, path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_atomic(folder: Path, path: Path, content: str | bytes) -> None:
-    """Put the content under that name, all at once."""
+    """Write a whole file, which takes the place of the old one at once."""
     with replacing(folder, path) as file:
-        # A lone surrogate of a spec's text has no bytes of its own.
+        # UTF-8 has no bytes for a lone surrogate, which the text of a spec may hold.
         file.write(content if isinstance(content, bytes) else content.encode(errors="replace"))
 
 
 def write_or_warn(folder: Path, path: Path, content: str | bytes) -> bool:
-    """Write what a run can do without; a full or read-only disk is a warning with the path."""
+    """Write a file that a run can do without; a full or read-only disk is a warning."""
     try:
         write_atomic(folder, path, content)
     except OSError as error:
@@ -144,7 +178,7 @@ def write_or_warn(folder: Path, path: Path, content: str | bytes) -> bool:
 
 
 def remove_file(folder: Path, path: Path) -> None:
-    """Remove a file, if it is there; a link is removed itself, and none on the way is followed."""
+    """Remove a file, if it exists; a link is removed itself, and none above it is followed."""
     with (
         suppress(FileNotFoundError),
         _written(folder, path),
@@ -154,24 +188,24 @@ def remove_file(folder: Path, path: Path) -> None:
 
 
 def open_for_append(folder: Path, path: Path) -> IO[bytes]:
-    """Open a plain file at its end; it is made if there is none, as are folders on the way."""
+    """Open a plain file at its end; the file and the folders above it are created if missing."""
     descriptor = _open_for_writing(folder, path, os.O_WRONLY | os.O_APPEND)
     return os.fdopen(descriptor, "ab")
 
 
 def open_for_locking(folder: Path, path: Path) -> int:
-    """A descriptor of a plain file, which is made if there is none and never cut short."""
+    """Descriptor of a plain file, which is created if missing and never truncated."""
     return _open_for_writing(folder, path, os.O_RDWR)
 
 
 def make_folder(folder: Path, path: Path) -> None:
-    """Make a folder and those above it, or see that they are folders and no links."""
+    """Create a folder and those above it, or check that they are folders and no links."""
     with _written(folder, path), _parent(folder, path / "_", make=True):
         pass
 
 
 def check_place(folder: Path, path: Path) -> None:
-    """For a library that opens the path itself: no link on the way, nothing but a file there."""
+    """Check a path that a library will open itself: no link above it, at most a file there."""
     with _written(folder, path), _parent(folder, path, make=True) as (handle, name):
         _check_replaceable(handle, name)
 
@@ -194,7 +228,7 @@ def check_no_links(folder: Path) -> None:
 
 @contextmanager
 def _parent(folder: Path, path: Path, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """A handle of the directory that holds the file, and the file's name in it."""
+    """Open the directory that holds the file; yields its handle and the name of the file."""
     *above, name = _parts(folder, path)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -226,7 +260,7 @@ def _parts(folder: Path, path: Path) -> tuple[str, ...]:
 
 @contextmanager
 def _created(handle: int, name: str) -> Iterator[IO[bytes]]:
-    """A fresh file; what an earlier write has left under the name is removed, not written to."""
+    """Create a file; the remains of an earlier write are removed, not written to."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=handle)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
@@ -245,8 +279,7 @@ def _open_for_writing(folder: Path, path: Path, flags: int) -> int:
 
 
 def _check_replaceable(handle: int, name: str) -> None:
-    """A rename would put the file in the link's place; yet whoever made the link meant something,
-    and a folder cannot be replaced."""
+    """Refuse to replace a link, which somebody made for a reason, or a folder."""
     with suppress(FileNotFoundError):
         mode = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
         if not stat.S_ISREG(mode):

@@ -1,9 +1,9 @@
-"""Where a run puts its files: the only place that spells the folder and file names of a run.
+"""Paths of a run's files; no other module spells their names.
 
     data/{name}_{ts}/          predir: specs, the trial's graphs and headline numbers
         info/  graph/  model/  log/  checkpoint/
 
-A file name says what it belongs to: `{name}` the run, `_t0` a trial of it, `_s0` a session of that.
+A file name has parts for its owner: `{name}` the run, `_t0` a trial, `_s0` a session of the trial.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from slm_lab.runs.files import make_folder
-from slm_lab.spec.run_folder import RunFolderError
+from slm_lab.spec.run_folder import RunFolderError, listed, spec_files
 from slm_lab.spec.run_places import FOLDERS as FOLDERS
 from slm_lab.spec.run_places import TIMESTAMP as TIMESTAMP
 
@@ -56,19 +56,12 @@ class RunLayout:
 
     @classmethod
     def open(cls, predir: str | Path) -> RunLayout:
-        """The layout of a folder that an earlier run wrote, to resume or to analyse again."""
+        """Layout of an existing run folder, to resume it; missing folders are created."""
         predir = Path(predir)
-        names = [path.name.removesuffix("_spec.json") for path in predir.glob("*_spec.json")]
-        if not names:
-            raise FileNotFoundError(
-                f"{predir}: not a run folder, it holds no *_spec.json. "
-                "Give the folder that a run printed as `Output:`, such as data/NAME_TIMESTAMP."
-            )
+        name, _ = spec_files(predir)
         for folder in FOLDERS:
             make_folder(predir, predir / folder)
-        # The run's own spec is {name}_spec.json and a trial's is {name}_t0_spec.json; a trial's
-        # alone also tells the name.
-        return cls(predir, re.sub(r"_t\d+$", "", min(names, key=len)))
+        return cls(predir, name)
 
     def trials(self) -> tuple[int, ...]:
         """Indices of the trials that have a session table on disk."""
@@ -79,7 +72,7 @@ class RunLayout:
         return self._indices(rf"{re.escape(self.name)}_t{trial}_s(\d+)_session_df_train\.csv")
 
     def _indices(self, pattern: str) -> tuple[int, ...]:
-        matches = (re.fullmatch(pattern, path.name) for path in (self.predir / "info").iterdir())
+        matches = (re.fullmatch(pattern, path.name) for path in listed(self.predir / "info"))
         return tuple(sorted({int(match[1]) for match in matches if match}))
 
     def trial_name(self, trial: int) -> str:
@@ -121,7 +114,7 @@ class RunLayout:
         return self._info(f"{self.trial_name(trial)}_trial_metrics.json")
 
     def trial_provenance(self, trial: int) -> Path:
-        """Who worked on the trial, when, and with which code."""
+        """Records of the processes that worked on the trial."""
         return self._info(f"{self.trial_name(trial)}_provenance.json")
 
     def trial_metrics_scalar(self, trial: int) -> Path:
@@ -183,7 +176,7 @@ class RunLayout:
         return self.search_dir() / "journal.jsonl"
 
     def validation_path(self) -> Path:
-        """What the best trials scored in their second training."""
+        """Scores of the best trials when trained again."""
         return self._info(f"{self.name}_validation.json")
 
     def validation_dir(self) -> Path:
@@ -202,7 +195,7 @@ class RunLayout:
     # Checkpoints: what a run needs to be resumed
 
     def checkpoint_dir(self, trial: int, session: int) -> Path:
-        """Where a session keeps `last`, `best` and the ones before them."""
+        """Folder of a session's checkpoints: `last`, `best` and their fallbacks."""
         return self.predir / "checkpoint" / self.session_name(trial, session)
 
     def divergence_report(self, trial: int, session: int) -> Path:

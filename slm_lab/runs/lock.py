@@ -1,13 +1,12 @@
-"""One process at a time on a run folder.
+"""Locks that keep two processes from working on one run folder.
 
-The kernel holds the lock for as long as the process lives, so a dead one never does, however it
-died. The file itself stays: it says who holds the lock, or died with it, and removing it would let
-two processes lock two files of the same name. Over NFS the lock needs its lock service, as usual.
+The kernel holds a lock for as long as its process lives, so a dead process never holds one. The
+lock file stays behind: removing it would let two processes lock two files of the same name. While
+the lock is held the file names its owner. Over NFS the lock needs the lock service of NFS.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -16,12 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+from filelock import lock_descriptor
 from loguru import logger
 
 from slm_lab.error import LabError
 from slm_lab.runs.files import open_for_locking, read_json
 
 MAX_OWNER_BYTES = 1_000
+CLOCK_SECONDS = 1.0  # by which the start of a process may be read differently the next time
 
 
 class LockedError(LabError):
@@ -32,9 +34,9 @@ class LockedError(LabError):
 def locked(
     path: Path, what: str, *, folder: Path | None = None, patience: float = 0.0
 ) -> Iterator[None]:
-    """Hold the lock `path`; `what` it protects is named in the error, after `patience` seconds.
+    """Hold the lock `path`, or raise a LockedError that names `what`, after `patience` seconds.
 
-    Below `folder`, by default the lock's own, a link is refused with a RunFolderError.
+    Below `folder`, by default the folder of the lock, a link is refused with a RunFolderError.
     """
     folder = folder or path.parent
     try:
@@ -47,81 +49,65 @@ def locked(
         return
     try:
         _acquire(descriptor, path, what, patience)
-        _sign(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        owner = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "started": psutil.Process().create_time(),
+        }
+        _write_owner(descriptor, json.dumps(owner))
         try:
             yield
         finally:
-            _sign(descriptor, "")  # the process may go on to another folder
+            _write_owner(descriptor, "")  # the process may go on to another folder
     finally:
-        os.close(descriptor)  # which lets go of the lock
+        os.close(descriptor)  # which releases the lock
 
 
-def _sign(descriptor: int, owner: str) -> None:
-    with suppress(OSError):  # a full disk; the lock holds without a name
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, owner.encode(), 0)
+def is_held(path: Path, *, folder: Path | None = None) -> bool | None:
+    """Whether a process holds the lock; None if its owner is on another machine.
 
-
-def lock_holders() -> frozenset[int] | None:
-    """Process ids that hold a lock on any file of this machine; None where the system is silent.
-
-    For those who only look: asking by taking a lock could turn away a run that starts just then.
+    The lock is not touched: taking it, even for a moment, could turn away a run that starts just
+    then. A process holds it that the file names and that still lives. A process that started after
+    the file was written has only got the same id.
     """
     try:
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return None
-    # 1: FLOCK  ADVISORY  WRITE 10576 fe:00:2394609 0 EOF
-    fields = (line.split() for line in lines)
-    return frozenset(int(f[4]) for f in fields if len(f) > 4 and f[1] == "FLOCK")
-
-
-def is_held(
-    path: Path, holders: frozenset[int] | None, *, folder: Path | None = None
-) -> bool | None:
-    """Whether a process holds the lock, without touching it; None if it is on another machine."""
-    try:
-        if not os.lstat(path).st_size:  # let go of: asked of every run, at every look
+        status = os.lstat(path)
+        if not status.st_size:  # released
             return False
         owner = read_json(folder or path.parent, path, MAX_OWNER_BYTES)
         pid, host = int(owner["pid"]), str(owner["host"])
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        OverflowError,
-    ):  # no such file, or not a lock of ours
-        return False
-    if host != socket.gethostname():
-        return None
-    if holders is not None:
-        return pid in holders
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):  # somebody else's, or no process id at all
+        # Files of earlier versions do not say when their owner started.
+        started = float(owner.get("started", status.st_mtime))
+        if host != socket.gethostname():
+            return None
+        process = psutil.Process(pid)
+        is_same = bool(process.create_time() <= started + CLOCK_SECONDS)
+        return is_same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.AccessDenied:  # a process of somebody else
         return True
-    return True
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, psutil.NoSuchProcess):
+        return False  # no such file, not a lock of ours, or a dead owner
+
+
+def _write_owner(descriptor: int, owner: str) -> None:
+    with suppress(OSError):  # a full disk; the lock is held all the same
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        os.write(descriptor, owner.encode())
 
 
 def _acquire(descriptor: int, path: Path, what: str, patience: float) -> None:
     give_up_at = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
+    try:
+        while not lock_descriptor(descriptor, blocking=False):
             if time.monotonic() >= give_up_at:
                 raise LockedError(
                     f"{what} is in use by {_owner(path)}. Expected no other process on it. "
                     "Wait for it to end, or stop it."
-                ) from None
-        except OSError as error:  # a file system without locks
-            logger.warning(f"{path}: no lock could be taken ({error.strerror})")
-            return
-        time.sleep(0.05)
+                )
+            time.sleep(0.05)
+    except OSError as error:  # a file system without locks
+        logger.warning(f"{path}: no lock could be taken ({error.strerror})")
 
 
 def _owner(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Where a run comes from: the spec that it saves, and who worked on its folder with which code."""
+"""Provenance of a run: its saved spec, and which processes and code worked on its folder."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def save_spec(
 
 
 @dataclass(slots=True)
-class Sitting:
-    """One process's work on a trial, from its start or resume to its end.
+class RunRecord:
+    """Record of one process that worked on a trial, from its start or resume to its end.
 
     `end` is "finished", "stopped" or "failed: ..."; a process that was killed leaves "died" and no
     times. `cpu_seconds` are those of the sessions: far fewer than `seconds` on every core means
@@ -74,13 +74,15 @@ class Sitting:
 
 
 @contextmanager
-def sitting(path: Path, mode: str, cores: int, *, folder: Path | None = None) -> Iterator[Sitting]:
-    """Keep a sitting on record in `path`, beside those before it; the caller says how it ends.
+def recorded_run(
+    path: Path, mode: str, cores: int, *, folder: Path | None = None
+) -> Iterator[RunRecord]:
+    """Add a record to the file `path`; the caller sets its `end`.
 
     `folder` is the run folder, by default that of the file.
     """
     folder = folder or path.parent
-    this = Sitting(
+    this = RunRecord(
         mode=mode,
         git_sha=git_sha(),
         git_dirty=git_dirty(),
@@ -89,43 +91,43 @@ def sitting(path: Path, mode: str, cores: int, *, folder: Path | None = None) ->
         machine=platform.machine(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    before = read_sittings(path, folder=folder)
-    _write_sittings(folder, path, [*before, this])
+    before = read_run_records(path, folder=folder)
+    _write_records(folder, path, [*before, this])
     start, cpu_start = time.monotonic(), _cpu_seconds()
     try:
         yield this
     finally:
         this.seconds = round(time.monotonic() - start, 1)
         this.cpu_seconds = round(_cpu_seconds() - cpu_start, 1)
-        _write_sittings(folder, path, [*before, this])
+        _write_records(folder, path, [*before, this])
 
 
-def read_sittings(path: Path, *, folder: Path | None = None) -> list[Sitting]:
-    """Those on record; none where the file is missing or not ours."""
+def read_run_records(path: Path, *, folder: Path | None = None) -> list[RunRecord]:
+    """Records of a trial, oldest first; none if the file is missing or not ours."""
     try:
         content = read_json(folder or path.parent, path, MAX_RECORD_BYTES)
         entries: list[dict[str, Any]] = content["sittings"]
-        known = {each.name for each in fields(Sitting)}
-        return [Sitting(**{k: v for k, v in entry.items() if k in known}) for entry in entries]
+        known = {each.name for each in fields(RunRecord)}
+        return [RunRecord(**{k: v for k, v in entry.items() if k in known}) for entry in entries]
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
 
 
-def _write_sittings(folder: Path, path: Path, sittings: list[Sitting]) -> None:
-    text = json.dumps({"sittings": [asdict(each) for each in sittings]}, indent=2)
+def _write_records(folder: Path, path: Path, records: list[RunRecord]) -> None:
+    text = json.dumps({"sittings": [asdict(each) for each in records]}, indent=2)
     with suppress(OSError):  # a full disk costs the record, never the run
         write_atomic(folder, path, text + "\n")
 
 
 def _cpu_seconds() -> float:
-    """CPU time of this process and of every process it has waited for."""
+    """CPU time of this process and of the processes it has waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 @cache
 def versions(*packages: str) -> dict[str, str]:
-    """Of Python and of those packages that are installed; without names, what results hang on."""
+    """Versions of Python and of the installed packages; by default those that shape results."""
     found = {"python": platform.python_version()}
     for package in packages or PACKAGES:
         try:
@@ -136,8 +138,8 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def git_sha() -> str | None:
-    """Commit of the code that runs, if it runs from a checkout."""
-    found = _git("rev-parse", "--show-toplevel", "HEAD")
+    """Commit of the running code, if it runs from a checkout."""
+    found = git("rev-parse", "--show-toplevel", "HEAD")
     if found is not None:
         top, sha = found.splitlines()
         # An installed copy may lie in somebody else's repository, inside its virtual environment.
@@ -147,32 +149,33 @@ def git_sha() -> str | None:
 
 
 def git_dirty() -> bool | None:
-    """Whether the package differs from that commit; results and documents beside it may."""
-    top = _git("rev-parse", "--show-toplevel")
-    if top is None or Path(top.strip()) != _root():
+    """Whether the package differs from its commit; other files of the repository may."""
+    top = git("rev-parse", "--show-toplevel")
+    if top is None or Path(top) != _root():
         return None
-    changes = _git("status", "--porcelain", "--", PACKAGE_FOLDER)
-    return None if changes is None else bool(changes.strip())
+    changes = git("status", "--porcelain", "--", PACKAGE_FOLDER)
+    return None if changes is None else bool(changes)
 
 
 def is_same_code(*shas: str) -> bool:
-    """Whether these commits hold the same Python code of the package, as far as git can tell here.
+    """Whether these commits hold the same Python code of the package.
 
     Specs are no code: a run keeps its own. A commit that is not in this repository is different.
     """
     code = f"{PACKAGE_FOLDER}/*.py"
-    return all(_git("diff", "--quiet", shas[0], sha, "--", code) is not None for sha in shas)
+    return all(git("diff", "--quiet", shas[0], sha, "--", code) is not None for sha in shas)
 
 
-def _git(*arguments: str) -> str | None:
+def git(*arguments: str, root: Path | None = None) -> str | None:
+    """Output of a git command in `root`, by default that of the package; None if it fails."""
     command = ["git", *arguments]
     try:
         done = subprocess.run(
-            command, cwd=_root(), capture_output=True, text=True, check=True, timeout=5
+            command, cwd=root or _root(), capture_output=True, text=True, check=True, timeout=10
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout
+    return done.stdout.strip()
 
 
 def _root() -> Path:

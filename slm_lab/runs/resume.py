@@ -1,23 +1,21 @@
-"""Which run `train@...` means, whether it is the same experiment, and what is left of it to do."""
+"""Resume a run: whether a spec is the same experiment, and which sessions are unfinished."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shlex
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from slm_lab.runs.checkpoint_manifest import CheckpointError, read_manifest
 from slm_lab.runs.files import check_no_links
-from slm_lab.runs.layout import TIMESTAMP, RunLayout
-from slm_lab.runs.provenance import read_sittings
+from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.provenance import read_run_records
 from slm_lab.spec import Problem, Spec, SpecError, load_saved_spec
 from slm_lab.spec.trust import trusted_modules
 
-# What a session does not depend on, and may differ between the first start and a resume.
+# Keys that no session depends on; they may differ between the first start and a resume.
 FREE_KEYS = (
     "search",
     "meta.max_trial",
@@ -28,44 +26,12 @@ FREE_KEYS = (
 )
 
 
-def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
-    """The run folder that `train@{where}` means: `latest`, or the path of one."""
-    if where != "latest":
-        try:
-            return RunLayout.open(where)
-        except OSError as error:
-            found = f"found `train@{where}`; {error}"
-            raise SpecError([Problem("MODE", found)], "the command") from None
-    # The time in the name tells the runs of `ppo` from those of `ppo_large`.
-    pattern = rf"{re.escape(spec_name)}_{TIMESTAMP}(_\d+)?"
-    folders = data_dir.iterdir() if data_dir.is_dir() else ()
-    runs = sorted(
-        folder
-        for folder in folders
-        if re.fullmatch(pattern, folder.name)
-        and (folder / f"{spec_name}_t0_spec.json").is_file()
-        and not (folder / "ray_tune").exists()  # a search, which has a trial 0 as well
-    )
-    if not runs:
-        found = f"no run of {spec_name} in {data_dir}. Start one with `train`, or give its folder"
-        raise SpecError([Problem("MODE", f"found `train@latest`; {found}.")], "the command")
-    return RunLayout.open(runs[-1])
-
-
-def train_mode(spec_name: str, data_dir: Path) -> str:
-    """The mode to train a spec in: `train@FOLDER` where a run of it was begun, else `train`."""
-    try:
-        return f"train@{find_run(spec_name, 'latest', data_dir).predir}"
-    except SpecError:
-        return "train"
-
-
 def check_same_experiment(spec: Spec, layout: RunLayout, trial: int | None) -> Spec:
-    """The spec that the folder's run was started with, which `spec` must not differ from.
+    """Load the spec that a run was started with, or raise a SpecError if `spec` differs from it.
 
-    A folder with a link in it is refused first: the run would write through it. A seed that the run
-    drew for itself counts as the one that was meant. Without a trial the whole run is meant: a
-    search. It has no modules imported but those that `spec` may.
+    A folder with a link in it is refused first: the run would write through it. Without a seed in
+    `spec`, the seed that the run drew counts. Without a trial the spec of the whole run is loaded,
+    which is a search. Only modules that `spec` may import are imported.
     """
     check_no_links(layout.predir)
     path = layout.spec_path() if trial is None else layout.trial_spec_path(trial)
@@ -84,8 +50,8 @@ def check_same_experiment(spec: Spec, layout: RunLayout, trial: int | None) -> S
 
 
 def spec_differences(spec: Spec, ran: Spec) -> list[Problem]:
-    """Where a spec shapes its sessions otherwise than the spec of a run did, by key."""
-    ours, theirs = dict(_leaves(_shaping(spec))), dict(_leaves(_shaping(ran)))
+    """Training-relevant keys in which a spec differs from the spec of a run."""
+    ours, theirs = dict(spec_keys(_shaping(spec))), dict(spec_keys(_shaping(ran)))
     return [
         Problem(key, f"found {_shown(ours, key)}, but the run has {_shown(theirs, key)}")
         for key in sorted(ours.keys() | theirs.keys())
@@ -94,12 +60,12 @@ def spec_differences(spec: Spec, ran: Spec) -> list[Problem]:
 
 
 def spec_sha256(spec: Spec) -> str:
-    """A fingerprint of all that a session depends on."""
+    """Fingerprint of the training-relevant keys."""
     return hashlib.sha256(json.dumps(_shaping(spec), sort_keys=True).encode()).hexdigest()
 
 
 def unfinished_sessions(spec: Spec, layout: RunLayout, trial: int) -> list[int]:
-    """The sessions that have something left to do; one that diverged would only do so again."""
+    """Sessions that are neither finished nor diverged; a diverged one would diverge again."""
     return [
         session
         for session in range(spec.meta.max_session)
@@ -109,23 +75,23 @@ def unfinished_sessions(spec: Spec, layout: RunLayout, trial: int) -> list[int]:
 
 
 def was_killed(layout: RunLayout, trial: int) -> bool:
-    """Whether the last work on the trial was cut short, perhaps before its metrics and graphs.
+    """Whether the last process of the trial died, perhaps before it wrote metrics and graphs.
 
-    Its record says how that work ended, and is completed last of all.
+    Its record is completed last of all.
     """
-    sittings = read_sittings(layout.trial_provenance(trial), folder=layout.predir)
-    return bool(sittings) and sittings[-1].end == "died"
+    records = read_run_records(layout.trial_provenance(trial), folder=layout.predir)
+    return bool(records) and records[-1].end == "died"
 
 
 def resume_command(layout: RunLayout, mode: str = "train") -> str:
-    """With the saved spec, which is right whatever the first command had changed in the file."""
+    """Command that resumes a run by its saved spec, in which `-s` changes are kept."""
     path = layout.trial_spec_path(0) if mode == "train" else layout.spec_path()
     words = ["slm-lab", "run", path.as_posix(), layout.name, f"{mode}@{layout.predir.as_posix()}"]
     return shlex.join(words)
 
 
 def is_finished(layout: RunLayout, trial: int, session: int) -> bool:
-    """Whether the session's last good checkpoint says that its budget was used up."""
+    """Whether the budget was used up, by the session's last good checkpoint."""
     folder = layout.checkpoint_dir(trial, session)
     for checkpoint in (folder / "last", folder / "last-1"):
         try:
@@ -144,10 +110,11 @@ def _shaping(spec: Spec) -> dict[str, Any]:
     return tree
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def spec_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys of a spec and their values."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from spec_keys(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

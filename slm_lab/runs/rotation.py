@@ -1,4 +1,4 @@
-"""How a finished checkpoint takes the place of the one before it."""
+"""Rotation of checkpoints: a finished one takes the place of the one before it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def rotate(beside: Path, newest: Path) -> None:
-    """`beside` becomes `newest`, and that becomes `{newest}-1`.
+    """Rename `newest` to `{newest}-1`, and `beside` to `newest`.
 
-    Killed between any two steps, the newest good one is one of these two.
+    After a kill between any two steps, the newest good checkpoint is one of these two.
     """
     older = newest.with_name(f"{newest.name}-1")
     if newest.exists():
@@ -22,6 +22,7 @@ def rotate(beside: Path, newest: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
+    """Write the entries of a folder to disk, which makes a rename survive a power loss."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -30,7 +31,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """The same file under a second name; a copy where the file system has no links."""
+    """Give a file a second name, or copy it if the file system has no links."""
     try:
         os.link(source, target)
     except OSError:

@@ -1,8 +1,7 @@
-"""What has happened in a search: one JSON line per event, written as it happens.
+"""Journal of a search: one JSON line per event, written as it happens.
 
-This file is the search's whole memory. The sampler and the scheduler are rebuilt by playing it
-again, so that a search that was killed at any instant goes on as if it had not been, and nothing on
-disk is ever unpickled.
+The journal is the whole state of a search. Replaying it rebuilds the sampler and the scheduler, so
+a search that was killed at any instant resumes exactly, and nothing on disk is ever unpickled.
 
     {"event": "start", "trial": 3, "point": {...}, "values": {...}}
     {"event": "report", "trial": 3, "frame": 5000, "score": 87.2, "seconds": 4.1, "node": "9f3a..."}
@@ -29,7 +28,7 @@ Status = Literal["running", "completed", "stopped", "diverged", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TrialReport:
     """The mean over a trial's sessions at a frame; `seconds` is the time the trial has trained,
     `node` the machine of the cluster it was on."""
 
@@ -41,13 +40,13 @@ class Report:
 
 @dataclass(slots=True)
 class TrialRecord:
-    """One trial as the journal has it. Changed by the journal alone."""
+    """One trial in the journal. Only the journal changes it."""
 
     trial: int
     point: Point
     values: dict[str, Any]
     status: Status = "running"
-    reports: list[Report] = field(default_factory=list)
+    reports: list[TrialReport] = field(default_factory=list)
     final_score: float | None = None
     reason: str = ""
 
@@ -65,14 +64,14 @@ class TrialRecord:
 
     @property
     def score(self) -> float | None:
-        """Where it ended, or where it is; None before its first report."""
+        """The final score, else that of the last report; None before the first report."""
         if self.final_score is not None:
             return self.final_score
         return self.reports[-1].score if self.reports else None
 
 
 class Journal:
-    """Owns the records, and the file that says the same."""
+    """Owns the records of the trials and the file that holds the same."""
 
     def __init__(self, path: Path, *, folder: Path | None = None) -> None:
         """`folder` is the run folder, by default the one above that of the journal."""
@@ -90,8 +89,8 @@ class Journal:
     def start(self, trial: int, point: Mapping[str, float], values: Mapping[str, Any]) -> None:
         self._write(event="start", trial=trial, point=dict(point), values=dict(values))
 
-    def report(self, trial: int, report: Report) -> None:
-        """A trial that went back to its checkpoint repeats reports; they count once."""
+    def report(self, trial: int, report: TrialReport) -> None:
+        """Add a report; those that a trial repeats from its checkpoint on count once."""
         if report.frame > self.records[trial].frame:
             self._write(event="report", trial=trial, **asdict(report))
 
@@ -99,13 +98,7 @@ class Journal:
         self._write(event="end", trial=trial, status=status, score=score, reason=reason)
 
     def ranked(self) -> list[TrialRecord]:
-        """Trials that have ended and can be run again, the highest score first."""
-        ended = [
-            record
-            for record in self.records.values()
-            if record.status in ("completed", "stopped") and record.score is not None
-        ]
-        return sorted(ended, key=lambda record: (-(record.score or 0.0), record.trial))
+        return best_first(self.records)
 
     def _write(self, **event: Any) -> None:
         assert math.isfinite(event.get("score", 0.0)), "a trial's score is finite"
@@ -114,8 +107,18 @@ class Journal:
         _apply(self.records, event)
 
 
+def best_first(records: Mapping[int, TrialRecord]) -> list[TrialRecord]:
+    """Trials that have ended and can be run again, the highest score first."""
+    ended = [
+        record
+        for record in records.values()
+        if record.status in ("completed", "stopped") and record.score is not None
+    ]
+    return sorted(ended, key=lambda record: (-(record.score or 0.0), record.trial))
+
+
 def read_records(path: Path, *, folder: Path) -> dict[int, TrialRecord]:
-    """The trials of a journal that somebody else may be writing to; it is only looked at."""
+    """Read the trials of a journal that another process may be writing to."""
     text = read_text(folder, path, MAX_JOURNAL_BYTES)
     records: dict[int, TrialRecord] = {}
     _replay(records, text[: text.rfind("\n") + 1], path)
@@ -139,7 +142,8 @@ def _apply(records: dict[int, TrialRecord], event: Mapping[str, Any]) -> None:
         case "start":
             records[trial] = TrialRecord(trial, event["point"], event["values"])
         case "report":
-            report = Report(event["frame"], event["score"], event["seconds"], event.get("node", ""))
+            frame, score, seconds = event["frame"], event["score"], event["seconds"]
+            report = TrialReport(frame, score, seconds, event.get("node", ""))
             records[trial].reports.append(report)
         case "end":
             record = records[trial]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.search_journal import Journal, Report, Status, TrialRecord
+from slm_lab.runs.search_journal import Journal, Status, TrialRecord, TrialReport
 from slm_lab.search.display import SearchDisplay
 from slm_lab.search.plan import SearchPlan
 from slm_lab.search.processes import (
@@ -215,7 +215,7 @@ class _Search:
     def report(self, trial: int, result: Mapping[str, Any]) -> None:
         if not (result["interrupted"] or result["failed"]):
             told = {name: result[name] for name in ("frame", "score", "seconds", "node")}
-            self.journal.report(trial, Report(**told))
+            self.journal.report(trial, TrialReport(**told))
             self.display.report(self.journal.records, trial)
 
     def conclude(self, trial: int, result: Mapping[str, Any] | None) -> None:

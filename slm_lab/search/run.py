@@ -12,7 +12,6 @@ import shutil
 import signal
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -26,10 +25,11 @@ from slm_lab.analysis.sessions import measured_baselines
 from slm_lab.analysis.trial import TrialMetrics, analyze_ended_trial
 from slm_lab.hub.sync import run_synced, upload_remote
 from slm_lab.runs.files import make_folder, read_json, write_or_warn
+from slm_lab.runs.find import find_search, train_mode
 from slm_lab.runs.layout import RunLayout, new_timestamp
 from slm_lab.runs.lock import locked
 from slm_lab.runs.provenance import save_spec
-from slm_lab.runs.resume import check_same_experiment, resume_command, train_mode
+from slm_lab.runs.resume import check_same_experiment, resume_command
 from slm_lab.runs.search_journal import Journal, TrialRecord
 from slm_lab.search.plan import TRIALS_PER_DIMENSION, SearchPlan, plan_search
 from slm_lab.spec import Problem, Spec, SpecError, SpecWarning, load_spec
@@ -163,23 +163,6 @@ def describe_search(spec: Spec, speed: float) -> str:
         "of one session measured now, not compiled"
     )
     return "\n".join(lines)
-
-
-def find_search(spec_name: str, where: str, data_dir: Path) -> RunLayout:
-    """The folder that `search@{where}` means: `latest`, or the path of one."""
-    if where == "latest":
-        folders = sorted(data_dir.glob(f"{spec_name}_[0-9]*/ray_tune/journal.jsonl"))
-        found = [file.parents[1] for file in folders if _names(file.parents[1], spec_name)]
-        if found:
-            return RunLayout(found[-1], spec_name)
-        message = f"no search of {spec_name} in {data_dir}. Start one with `search`."
-        raise SpecError([Problem("MODE", f"found `search@latest`; {message}")], "the command")
-    with suppress(FileNotFoundError):
-        layout = RunLayout.open(where)
-        if layout.journal_path().is_file():
-            return layout
-    message = f"{where} holds no search. Give a folder such as data/NAME_TIMESTAMP."
-    raise SpecError([Problem("MODE", f"found `search@{where}`; {message}")], "the command")
 
 
 def _same_search(spec: Spec, layout: RunLayout) -> Spec:
@@ -451,10 +434,6 @@ def _setup_logging(layout: RunLayout, options: RunOptions) -> None:
     level = "DEBUG" if options.log_level.upper() in ("TRACE", "DEBUG") else "INFO"
     path, folder = layout.log_path(), layout.predir
     setup_logging(path, level, stderr_level=options.log_level, folder=folder)
-
-
-def _names(folder: Path, spec_name: str) -> bool:
-    return (folder / f"{spec_name}_spec.json").is_file()
 
 
 def _duration(seconds: float) -> str:

@@ -38,8 +38,8 @@ from slm_lab.runs.checkpoint_manifest import (
     MANIFEST,
     SCHEMA,
     CheckpointError,
+    CheckpointManifest,
     FileEntry,
-    Manifest,
     OldCheckpointError,
     check_file,
     read_manifest,
@@ -72,7 +72,7 @@ class CheckpointStore:
         counters: Mapping[str, int],
         *,
         finished: bool = False,
-    ) -> Manifest:
+    ) -> CheckpointManifest:
         """Replace the newest checkpoint; it becomes the one before. OSError leaves both alone.
 
         The same best agent once more, after a kill, replaces nothing.
@@ -86,7 +86,7 @@ class CheckpointStore:
             # Only what is pushed out may lend its chunks; without a newest the one before stays.
             older = self.folder / f"{slot}-1" if newest.exists() else None
             files = write_state(beside, state, base=older)
-            manifest = Manifest(
+            manifest = CheckpointManifest(
                 session=self._session,
                 spec_sha256=self._spec_sha256,
                 versions=versions(),
@@ -106,7 +106,9 @@ class CheckpointStore:
             raise
         return manifest
 
-    def read(self, slot: Slot, *, max_bytes: int) -> tuple[Manifest, dict[str, Any]] | None:
+    def read(
+        self, slot: Slot, *, max_bytes: int
+    ) -> tuple[CheckpointManifest, dict[str, Any]] | None:
         """The newest good checkpoint, or None if there never was one.
 
         A damaged one is named and set aside, so that it can never push out a good one.
@@ -136,7 +138,7 @@ class CheckpointStore:
         return None
 
 
-def read_checkpoint(folder: Path, *, max_bytes: int) -> tuple[Manifest, dict[str, Any]]:
+def read_checkpoint(folder: Path, *, max_bytes: int) -> tuple[CheckpointManifest, dict[str, Any]]:
     """What a checkpoint folder holds, after every file was found whole.
 
     `max_bytes` bounds what is allocated, whatever the folder claims. Rings come as `StoredRing`s.
@@ -161,7 +163,7 @@ def read_checkpoint(folder: Path, *, max_bytes: int) -> tuple[Manifest, dict[str
     return manifest, state
 
 
-def _holds(folder: Path, manifest: Manifest) -> bool:
+def _holds(folder: Path, manifest: CheckpointManifest) -> bool:
     """Whether a checkpoint is whole, and the one that a manifest describes."""
     try:
         found = read_manifest(folder)
@@ -335,7 +337,7 @@ def _stored_rings(folder: Path) -> dict[str, StoredRing]:
         return {}
 
 
-def _stored_ring(layout: Any, folder: Path, manifest: Manifest) -> StoredRing:
+def _stored_ring(layout: Any, folder: Path, manifest: CheckpointManifest) -> StoredRing:
     chunks = tuple(Chunk(int(a), int(b), str(file)) for a, b, file in layout["chunks"])
     entries = {chunk.file: manifest.files[chunk.file] for chunk in chunks}
     return StoredRing(folder, int(layout["written"]), int(layout["generation"]), chunks, entries)
@@ -364,7 +366,7 @@ def _flatten(node: Any, path: str, arrays: dict[str, np.ndarray], rings: dict[st
     return node.item() if isinstance(node, np.generic) else node
 
 
-def _unflatten(content: Any, tensors: Any, folder: Path, manifest: Manifest) -> Any:
+def _unflatten(content: Any, tensors: Any, folder: Path, manifest: CheckpointManifest) -> Any:
     def build(node: Any) -> Any:
         if isinstance(node, list):
             return [build(value) for value in node]
@@ -390,7 +392,7 @@ def _array(tensor: Tensor) -> np.ndarray:
 # Files
 
 
-def _read_json(folder: Path, manifest: Manifest) -> dict[str, Any]:
+def _read_json(folder: Path, manifest: CheckpointManifest) -> dict[str, Any]:
     path = folder / STATE
     for name in (STATE, TENSORS):
         if name not in manifest.files:

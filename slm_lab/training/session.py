@@ -17,7 +17,7 @@ from slm_lab.agent.learning.learner import DivergenceError, check_parameters
 from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
-from slm_lab.runs.checkpoint_manifest import CheckpointError, Manifest
+from slm_lab.runs.checkpoint_manifest import CheckpointError, CheckpointManifest
 from slm_lab.runs.files import write_or_warn
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.provenance import versions
@@ -423,7 +423,7 @@ class Session:
         )
 
 
-def _warn_of_other_versions(manifest: Manifest) -> None:
+def _warn_of_other_versions(manifest: CheckpointManifest) -> None:
     now = versions()
     changed = [
         f"{name} {was} -> {now.get(name, 'none')}"

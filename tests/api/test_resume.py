@@ -20,9 +20,9 @@ from slm_lab.analysis.plot import save
 from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.api.run import RunStopped, run
 from slm_lab.runs.checkpoint_manifest import read_manifest
+from slm_lab.runs.find import find_run
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.lock import LockedError, locked
-from slm_lab.runs.resume import find_run
 from slm_lab.spec import Spec, SpecError, load_spec
 from slm_lab.training.options import RunOptions
 from tests.killing import killed_at

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from perf.synthetic_runs import SyntheticRun, write_run
-from slm_lab.dashboard.curves import CurveStore, Line, join, thin
+from slm_lab.dashboard.curves import CurveStore, SessionLine, join, thin
 from slm_lab.runs.catalog import read_run
 
 SMALL = SyntheticRun(sessions=2, rows=10, max_frame=100)
 
 
-def line(x: list[float], y: list[float]) -> Line:
-    return Line(np.array(x, dtype=float), np.array(y, dtype=float))
+def line(x: list[float], y: list[float]) -> SessionLine:
+    return SessionLine(np.array(x, dtype=float), np.array(y, dtype=float))
 
 
 def test_the_mean_and_the_band_of_one_standard_deviation():
@@ -53,7 +53,7 @@ def test_no_rows_make_an_empty_curve():
 
 def test_a_long_curve_is_thinned_out_but_keeps_its_ends():
     x = np.arange(1_000.0)
-    curve = join([Line(x, 2 * x)], points=50)
+    curve = join([SessionLine(x, 2 * x)], points=50)
     assert len(curve.x) == len(curve.sessions[0].x) == 50
     assert (curve.x[0], curve.x[-1]) == (0, 999)
     assert curve.mean.tolist() == (2 * curve.x).tolist()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perf.synthetic_runs import SyntheticRun, write_run
-from slm_lab.dashboard.curves import Line, join
+from slm_lab.dashboard.curves import SessionLine, join
 from slm_lab.dashboard.figures import MOST_RUNS, THEMES, Trace, figure
 from slm_lab.runs.catalog import read_run
 
@@ -55,7 +55,7 @@ def test_a_row_of_the_grid_is_plain_json(tmp_path):
 
 
 def test_a_figure_has_a_band_a_mean_and_the_target():
-    lines = [Line(np.array([1.0, 2.0]), np.array([level, level])) for level in (1.0, 3.0)]
+    lines = [SessionLine(np.array([1.0, 2.0]), np.array([level, level])) for level in (1.0, 3.0)]
     drawn = figure(
         [Trace("run", join(lines), 0)], y="total_reward", x="frame", theme=THEMES["light"], target=5
     )
@@ -69,7 +69,7 @@ def test_a_figure_has_a_band_a_mean_and_the_target():
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_as_many_runs_as_are_drawn_look_different(theme):
-    curve = join([Line(np.array([1.0, 2.0]), np.array([1.0, 2.0]))])
+    curve = join([SessionLine(np.array([1.0, 2.0]), np.array([1.0, 2.0]))])
     traces = [Trace(f"run {i}", curve, i) for i in range(MOST_RUNS)]
     drawn = figure(traces, y="loss", x="frame", theme=THEMES[theme])["data"]
     looks = {(trace["line"]["color"], trace["line"]["dash"]) for trace in drawn}

@@ -12,7 +12,7 @@ import pytest
 from perf.synthetic_runs import SyntheticRun, write_run
 from slm_lab.dashboard.report import MOST_VIDEO_BYTES, ReportError, report_page, write_report
 from slm_lab.runs.catalog import read_run
-from slm_lab.runs.search_journal import Journal, Report
+from slm_lab.runs.search_journal import Journal, TrialReport
 
 SMALL = SyntheticRun(sessions=2, rows=10, max_frame=100)
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>' onload='alert(3)"
@@ -120,7 +120,7 @@ def test_a_search_is_reported_with_its_trials(tmp_path):
     journal = Journal(layout.journal_path())
     for trial in range(2):
         journal.start(trial, {"x": 0.5}, {"agent.algorithm.gamma": 0.9 + trial / 100})
-        journal.report(trial, Report(100, 5.0 + trial, 1.0))
+        journal.report(trial, TrialReport(100, 5.0 + trial, 1.0))
         journal.end(trial, "completed", 5.0 + trial)
     page = Elements(report_page(read_run(layout.predir)))
     for expected in ("Trials", "6.00", "0.91", "best is 1", "Returns of the 1 best trials"):

@@ -23,7 +23,7 @@ import huggingface_hub.utils._http as hub_http
 from slm_lab.hub.directory import DirectoryRemote
 from slm_lab.hub.huggingface import HuggingFaceRemote
 from slm_lab.hub.remote import Remote, file_sha256
-from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry, Manifest
+from slm_lab.runs.checkpoint_manifest import MANIFEST, CheckpointManifest, FileEntry
 
 
 def _load(name: str) -> Any:
@@ -101,7 +101,9 @@ def write_checkpoint(folder: Path, *, frame: int) -> None:
     files = {
         path.name: FileEntry(path.stat().st_size, file_sha256(path)) for path in folder.iterdir()
     }
-    manifest = Manifest(folder.parent.name, "0" * 64, {}, {"frame": frame}, False, "now", files)
+    manifest = CheckpointManifest(
+        folder.parent.name, "0" * 64, {}, {"frame": frame}, False, "now", files
+    )
     (folder / MANIFEST).write_bytes(manifest.to_bytes())
 
 

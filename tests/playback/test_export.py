@@ -17,7 +17,7 @@ from gymnasium import spaces
 from slm_lab.playback import export as module
 from slm_lab.playback.export import ExportError, Policy, check_actions, export_policy
 from slm_lab.playback.saved_agent import load_agent
-from slm_lab.runs.saved_run import open_run
+from slm_lab.runs.find import open_run
 
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
 needs_onnx = pytest.mark.skipif(

@@ -15,10 +15,10 @@ from perf.synthetic_runs import SyntheticRun, write_run
 from slm_lab.dashboard.report import write_report
 from slm_lab.runs.catalog import RunCatalog, read_run
 from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.lock import is_held, lock_holders, locked
-from slm_lab.runs.saved_run import RunFolderError
-from slm_lab.runs.search_journal import Journal, Report, Status
+from slm_lab.runs.lock import is_held, locked
+from slm_lab.runs.search_journal import Journal, Status, TrialReport
 from slm_lab.runs.summary import RunSummary
+from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.training.options import RunOptions
 
 SMALL = SyntheticRun(sessions=2, rows=10, max_frame=100)
@@ -98,13 +98,12 @@ def test_a_run_whose_lock_is_held_is_running_and_then_is_not(tmp_path):
 
 def test_looking_at_a_lock_does_not_take_it(tmp_path):
     path = tmp_path / "run.lock"
-    assert not is_held(path, lock_holders())
+    assert not is_held(path)
     with locked(path, "the run"):
-        assert is_held(path, lock_holders())
-        assert is_held(path, None)  # without /proc/locks: the owner is alive
-    assert not is_held(path, lock_holders())
+        assert is_held(path)
+    assert not is_held(path)
     path.write_text(json.dumps({"pid": 1, "host": "elsewhere"}))
-    assert is_held(path, lock_holders()) is None
+    assert is_held(path) is None
 
 
 def test_a_run_of_another_machine_runs_while_its_files_change(tmp_path):
@@ -175,7 +174,7 @@ def search(root: Path, *ends: Status) -> Journal:
     journal = Journal(layout.journal_path())
     for trial, end in enumerate(ends):
         journal.start(trial, {"x": 0.5}, {"agent.algorithm.gamma": 0.9})
-        journal.report(trial, Report(100, 10.0 * trial, 1.0))
+        journal.report(trial, TrialReport(100, 10.0 * trial, 1.0))
         if end != "running":
             journal.end(trial, end, 10.0 * trial)
     return journal
@@ -358,7 +357,7 @@ def test_a_journal_with_impossible_numbers_stops_neither_the_list_nor_the_report
     layout = write_run(tmp_path, SMALL)
     journal = Journal(layout.journal_path())
     journal.start(0, {}, {"agent.net.hid_layers": [1]})
-    journal.report(0, Report(10, 5.0, 1.0))
+    journal.report(0, TrialReport(10, 5.0, 1.0))
     with layout.journal_path().open("a") as file:
         file.write('{"event": "start", "trial": 1, "point": {}, "values": 3}\n')
         file.write('{"event": "report", "trial": 1, "frame": 1e308, "score": "x", "seconds": 1}\n')
@@ -379,7 +378,7 @@ def test_whatever_is_wrong_with_a_folder_it_is_a_row_and_the_others_are_listed(
             raise ZeroDivisionError
         return ()
 
-    monkeypatch.setattr("slm_lab.runs.summary.session_indices", broken)
+    monkeypatch.setattr("slm_lab.runs.layout.RunLayout.sessions", broken)
     healthy, other = RunCatalog(tmp_path).scan()
     assert healthy.status == "done"
     assert (other.status, other.reason) == ("failed", "cannot be read: ZeroDivisionError()")

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from slm_lab.runs.layout import RunLayout
+from slm_lab.spec.run_folder import RunFolderError
 
 TS = "2026_01_02_030405"
 
@@ -115,7 +116,7 @@ def test_a_folder_that_only_has_a_trial_spec_opens_too(layout):
 
 
 def test_a_folder_that_no_run_wrote_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"not a run folder.*_spec\.json"):
+    with pytest.raises(RunFolderError, match=r"not a run folder.*_spec\.json"):
         RunLayout.open(tmp_path)
 
 

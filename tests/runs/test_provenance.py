@@ -13,20 +13,20 @@ from slm_lab.runs.provenance import (
     git_dirty,
     git_sha,
     is_same_code,
-    read_sittings,
-    sitting,
+    read_run_records,
+    recorded_run,
 )
 
 
 def test_a_sitting_is_on_record_from_its_start_and_says_how_it_ended(tmp_path):
     path = tmp_path / "provenance.json"
-    with sitting(path, "train", cores=2) as this:
-        (so_far,) = read_sittings(path)
+    with recorded_run(path, "train", cores=2) as this:
+        (so_far,) = read_run_records(path)
         assert (so_far.end, so_far.seconds) == ("died", None)  # what a kill would leave
         this.end = "stopped"
-    with sitting(path, "train", cores=4) as this:
+    with recorded_run(path, "train", cores=4) as this:
         this.end = "finished"
-    first, second = read_sittings(path)
+    first, second = read_run_records(path)
     assert (first.end, second.end) == ("stopped", "finished")
     assert (first.cores, second.cores) == (2, 4)
     assert first.seconds is not None
@@ -37,9 +37,9 @@ def test_a_sitting_is_on_record_from_its_start_and_says_how_it_ended(tmp_path):
 
 def test_a_sitting_that_raises_is_still_timed(tmp_path):
     path = tmp_path / "provenance.json"
-    with pytest.raises(RuntimeError), sitting(path, "train", cores=1):
+    with pytest.raises(RuntimeError), recorded_run(path, "train", cores=1):
         raise RuntimeError("broken")
-    (this,) = read_sittings(path)
+    (this,) = read_run_records(path)
     assert (this.end, this.seconds is None) == ("died", False)
 
 
@@ -47,18 +47,18 @@ def test_a_sitting_that_raises_is_still_timed(tmp_path):
 def test_a_record_that_is_not_ours_counts_as_none(tmp_path, text):
     path = tmp_path / "provenance.json"
     path.write_text(text)
-    assert read_sittings(path) == []
-    assert read_sittings(tmp_path / "absent.json") == []
+    assert read_run_records(path) == []
+    assert read_run_records(tmp_path / "absent.json") == []
 
 
 def test_keys_of_later_versions_are_passed_over(tmp_path):
     path = tmp_path / "provenance.json"
     path.write_text(json.dumps({"sittings": [{"mode": "train", "weather": "fine"}]}))
-    assert read_sittings(path)[0].mode == "train"
+    assert read_run_records(path)[0].mode == "train"
 
 
 def test_a_run_that_cannot_write_its_record_goes_on(tmp_path):
-    with sitting(tmp_path / "no" / "such" / "folder.json", "train", cores=1) as this:
+    with recorded_run(tmp_path / "no" / "such" / "folder.json", "train", cores=1) as this:
         this.end = "finished"
 
 

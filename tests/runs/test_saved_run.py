@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from slm_lab.runs.saved_run import RunFolderError, open_run
+from slm_lab.runs.find import open_run
 from slm_lab.spec import SpecError
+from slm_lab.spec.run_folder import RunFolderError
 
 
 @pytest.fixture

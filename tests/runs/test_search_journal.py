@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slm_lab.runs.search_journal import Journal, Report
+from slm_lab.runs.search_journal import Journal, TrialReport
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def journal(tmp_path) -> Journal:
     journal = Journal(tmp_path / "ray_tune" / "journal.jsonl")
     for trial, score in enumerate((10.0, 30.0, 20.0, 5.0)):
         journal.start(trial, {"gamma": 0.5}, {"gamma": 0.95})
-        journal.report(trial, Report(100, score, 1.5, "node"))
+        journal.report(trial, TrialReport(100, score, 1.5, "node"))
     journal.end(0, "completed", 10.0)
     journal.end(1, "stopped", 30.0)
     journal.end(2, "diverged", 5.0, "loss = inf")
@@ -37,8 +37,8 @@ def test_a_line_that_a_kill_cut_short_is_dropped_and_writing_goes_on(journal):
 
 
 def test_a_report_that_a_resumed_trial_repeats_counts_once(journal):
-    journal.report(3, Report(100, 5.0, 9.0))
-    journal.report(3, Report(200, 8.0, 9.5))
+    journal.report(3, TrialReport(100, 5.0, 9.0))
+    journal.report(3, TrialReport(200, 8.0, 9.5))
     assert [report.frame for report in journal.records[3].reports] == [100, 200]
     assert journal.records[3].score == 8.0
 

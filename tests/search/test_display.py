@@ -8,7 +8,7 @@ import pytest
 from loguru import logger
 from rich.console import Console
 
-from slm_lab.runs.search_journal import Report, TrialRecord
+from slm_lab.runs.search_journal import TrialRecord, TrialReport
 from slm_lab.search.display import SearchDisplay, trial_table
 from slm_lab.search.plan import SearchPlan
 from slm_lab.search.space import Dimension
@@ -28,7 +28,7 @@ PLAN = SearchPlan(
 
 def record(trial: int, score: float, status: str, frame: int = 500) -> TrialRecord:
     values = {"agent.algorithm.gamma": 0.912345}
-    return TrialRecord(trial, {}, values, status, [Report(frame, score, 1.0)])  # type: ignore[arg-type]
+    return TrialRecord(trial, {}, values, status, [TrialReport(frame, score, 1.0)])  # type: ignore[arg-type]
 
 
 RECORDS = {

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ray", reason="the extra `search` is not installed")
 
-from slm_lab.runs.search_journal import Journal, Report, TrialRecord
+from slm_lab.runs.search_journal import Journal, TrialRecord, TrialReport
 from slm_lab.search.display import SearchDisplay
 from slm_lab.search.engine import _Asha, _Search
 from slm_lab.search.plan import plan_search
@@ -155,7 +155,7 @@ def test_a_trial_that_was_to_be_stopped_when_the_search_was_killed_is_stopped_no
     first.replay()
     for trial, score in ((0, 50.0), (1, 10.0)):
         first.new_trial()
-        first.journal.report(trial, Report(100, score, 1.0))
+        first.journal.report(trial, TrialReport(100, score, 1.0))
     again = make_search()
     again.replay()
     assert again.listener.ended == [(1, "stopped")]

@@ -21,10 +21,10 @@ pytest.importorskip("ray", reason="the extra `search` is not installed")
 from slm_lab.analysis.experiment import SearchMetrics
 from slm_lab.analysis.metrics import save_random_baseline
 from slm_lab.api.run import SessionsFailed, run
+from slm_lab.runs.find import find_run, find_search
 from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.resume import find_run
 from slm_lab.runs.search_journal import Journal
-from slm_lab.search.run import describe_search, find_search
+from slm_lab.search.run import describe_search
 from slm_lab.spec import Spec, SpecError, load_spec, spec_from_dict
 from slm_lab.training.options import RunOptions
 from tests.tiny import tiny

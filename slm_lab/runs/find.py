@@ -1,0 +1,176 @@
+"""Find runs on disk: what `latest`, a folder, a spec file or a name in a command refers to.
+
+A folder may come from anywhere. Names are read off its files and never off their content, so no
+spec can point outside; what is read is bounded; nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from slm_lab.runs.files import MAX_SPEC_BYTES, open_for_reading
+from slm_lab.runs.layout import TIMESTAMP, RunLayout
+from slm_lab.runs.saved_run import SavedRun, best_trial
+from slm_lab.spec import Problem, SpecError, load_saved_spec
+from slm_lab.spec.error import nearest
+from slm_lab.spec.run_folder import SPEC_FILE, RunFolderError, listed, spec_files
+
+STAMP = re.compile(rf"_{TIMESTAMP}(_\d+)?$")  # ends the name of a run folder
+SPEC_SUFFIXES = (".json", ".yaml", ".yml")
+
+
+def stamped_folders(data_dir: Path) -> dict[Path, str]:
+    """Folders whose name ends with a time, the newest first, and the name before the time."""
+    matches = {path: match for path in listed(data_dir) if (match := STAMP.search(path.name))}
+    folders = [path for path in matches if path.is_dir()]
+    folders.sort(key=lambda path: matches[path].group(), reverse=True)
+    return {path: path.name[: matches[path].start()] for path in folders}
+
+
+def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
+    """The run folder that `train@{where}` refers to: `latest`, or the path of one."""
+    if where == "latest":
+        # A search has a trial 0 too.
+        found = _latest(
+            spec_name,
+            data_dir,
+            lambda run: run.trial_spec_path(0).is_file() and not run.search_dir().exists(),
+        )
+        if found is None:
+            reason = f"no run of {spec_name} in {data_dir}. Start one with `train`, or give its"
+            raise _mode_error("train@latest", f"{reason} folder.")
+        return RunLayout.open(found.predir)
+    try:
+        spec_files(Path(where))
+    except RunFolderError as error:
+        raise _mode_error(f"train@{where}", str(error)) from None
+    try:
+        return RunLayout.open(where)
+    except OSError as error:
+        raise _mode_error(f"train@{where}", str(error)) from None
+
+
+def train_mode(spec_name: str, data_dir: Path) -> str:
+    """The mode to train a spec in: `train@FOLDER` where a run of it was begun, else `train`."""
+    try:
+        return f"train@{find_run(spec_name, 'latest', data_dir).predir}"
+    except SpecError:
+        return "train"
+
+
+def find_search(spec_name: str, where: str, data_dir: Path) -> RunLayout:
+    """The folder that `search@{where}` refers to: `latest`, or the path of one."""
+    if where == "latest":
+        found = _latest(
+            spec_name,
+            data_dir,
+            lambda run: run.journal_path().is_file() and run.spec_path().is_file(),
+        )
+        if found is None:
+            reason = f"no search of {spec_name} in {data_dir}. Start one with `search`."
+            raise _mode_error("search@latest", reason)
+        return found
+    is_run = any(SPEC_FILE.fullmatch(path.name) for path in listed(Path(where)))
+    if is_run and (layout := RunLayout.open(where)).journal_path().is_file():
+        return layout
+    reason = f"{where} holds no search. Give a folder such as data/NAME_TIMESTAMP."
+    raise _mode_error(f"search@{where}", reason)
+
+
+def open_run(
+    where: str | Path,
+    *,
+    trial: int | None = None,
+    spec_name: str | None = None,
+    data_dir: str | Path = "data",
+    trust: Collection[str] = (),
+) -> SavedRun:
+    """Open the run that `where` refers to: its folder, a spec file in it, or `latest`.
+
+    A spec file is found under either extension and may name a trial; a path with `*` means the
+    last match. `latest` is the newest folder in `data_dir`, of the runs of `spec_name` if given.
+    Without `trial` it is the best one that has a saved agent. Modules that the spec names are
+    imported only if they are in `trust` or were trained with here: see `load_spec`.
+    """
+    folder, named_trial = _folder_and_trial(str(where), spec_name, Path(data_dir))
+    name, by_trial = spec_files(folder)
+    layout = RunLayout(folder, name)
+    if trial is None:
+        trial = named_trial if named_trial is not None else best_trial(layout)
+    spec_path = by_trial.get(trial) or by_trial.get(None)
+    if spec_path is None:
+        known = ", ".join(str(key) for key in sorted(key for key in by_trial if key is not None))
+        raise RunFolderError(f"{folder}: no spec of trial {trial}; there is one of trial {known}.")
+    with open_for_reading(folder, spec_path, MAX_SPEC_BYTES):  # refuses all but a plain file
+        pass
+    return SavedRun(layout, trial, load_saved_spec(spec_path, trust=trust))
+
+
+def find_folder(word: str, data_dir: Path) -> Path:
+    """The folder that a word of `plot` or `compare` refers to: a path, or a name in `data_dir`."""
+    for path in (Path(word), data_dir / word):
+        if path.is_dir():
+            return path
+    close = nearest(word, (path.name for path in listed(data_dir)))
+    hint = f" Did you mean {' or '.join(close)}?" if close else ""
+    raise RunFolderError(
+        f"{word}: no such run folder, neither here nor in {data_dir}/.{hint} "
+        "`slm-lab plot-list` lists those there; -d names another data folder."
+    )
+
+
+def _latest(
+    spec_name: str, data_dir: Path, accept: Callable[[RunLayout], bool]
+) -> RunLayout | None:
+    """The newest accepted folder of exactly that name: `ppo_large` is no run of `ppo`."""
+    folders = stamped_folders(data_dir).items()
+    layouts = (RunLayout(folder, spec_name) for folder, name in folders if name == spec_name)
+    return next(filter(accept, layouts), None)
+
+
+def _mode_error(mode: str, reason: str) -> SpecError:
+    return SpecError([Problem("MODE", f"found `{mode}`; {reason}")], "the command")
+
+
+def _folder_and_trial(where: str, spec_name: str | None, data_dir: Path) -> tuple[Path, int | None]:
+    """(run folder, trial that the name of a spec file states)."""
+    if where == "latest":
+        return _latest_of_any(spec_name, data_dir), None
+    path = Path(where)
+    if glob.has_magic(where) and not path.exists():
+        matches = [found for name in _either_extension(path) for found in glob.glob(str(name))]
+        path = Path(max(matches, default=where))
+    if path.is_dir():
+        return path, None
+    match = SPEC_FILE.fullmatch(path.name)
+    if match and any(name.is_file() for name in _either_extension(path)):
+        return path.parent, None if match["trial"] is None else int(match["trial"])
+    parent = path.parent if path.parent.is_dir() else data_dir
+    close = nearest(path.name, (found.name for found in listed(parent)))
+    hint = f"Did you mean {' or '.join(str(parent / name) for name in close)}?" if close else ""
+    raise RunFolderError(
+        f"{where}: no such run. Expected a run folder, or the *_spec.json or *_spec.yaml in one. "
+        f"{hint}".rstrip()
+    )
+
+
+def _either_extension(path: Path) -> list[Path]:
+    if path.suffix not in SPEC_SUFFIXES:
+        return [path]
+    return [path.with_suffix(suffix) for suffix in SPEC_SUFFIXES]
+
+
+def _latest_of_any(spec_name: str | None, data_dir: Path) -> Path:
+    runs = stamped_folders(data_dir)
+    if spec_name is not None:
+        # `-s env=…` adds to the name; a run of exactly this name comes before such a one.
+        runs = {path: name for path, name in runs.items() if name == spec_name} or {
+            path: name for path, name in runs.items() if name.startswith(f"{spec_name}_")
+        }
+    if not runs:
+        of = f" of {spec_name}" if spec_name else ""
+        raise RunFolderError(f"latest: no run{of} in {data_dir}/. Train one, or give its folder.")
+    return next(iter(runs))
