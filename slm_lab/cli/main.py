@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
@@ -35,7 +36,7 @@ app = typer.Typer(
     add_completion=False,
 )
 # In the order of `slm-lab --help`.
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., None]] = {
     "enjoy": replay.enjoy,
     "eval": replay.evaluate,
     "export": replay.export,
