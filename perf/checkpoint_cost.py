@@ -88,13 +88,14 @@ def measure(name: str, frames: int, root: str | None) -> float:
         session.advance(frames)
         session.close()
         clock = session._loop.clock
+    saves = session.saver.schedule
     # The last save comes after the clock stopped.
-    seconds = clock.seconds + session.saving.last_seconds
-    share = session.saving.seconds / seconds
+    seconds = clock.seconds + saves.last_seconds
+    share = saves.seconds / seconds
     verdict = "within" if share <= BARS[name] else "OVER"
     print(
-        f"{name}: {session.saving.saves} saves of {session.saving.bytes / 1e6:.1f} MB in "
-        f"{session.saving.seconds:.2f} s of {seconds:.1f} s = {share:.2%}, {verdict} the bar of "
+        f"{name}: {saves.saves} saves of {saves.bytes / 1e6:.1f} MB in "
+        f"{saves.seconds:.2f} s of {seconds:.1f} s = {share:.2%}, {verdict} the bar of "
         f"{BARS[name]:.0%} ({clock.frame:,} frames, {os.cpu_count()} cores)"
     )
     return share
