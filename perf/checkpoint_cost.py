@@ -75,13 +75,7 @@ def measure(name: str, frames: int, root: str | None) -> float:
         spec = sac_halfcheetah(frames)
     with tempfile.TemporaryDirectory(dir=root) as folder:
         session = Session(
-            spec,
-            RunLayout.create(name, "now", folder),
-            0,
-            0,
-            RunOptions(mode="train"),
-            report=lambda _: None,
-            should_stop=lambda: False,
+            spec, RunLayout.create(name, "now", folder), 0, 0, RunOptions(mode="train")
         )
         if name == "sac_halfcheetah":
             fill_replay(session)

@@ -53,8 +53,8 @@ class Session:
         session: int,
         options: RunOptions,
         *,
-        report: Callable[[Progress], None],
-        should_stop: Callable[[], bool],
+        report: Callable[[Progress], None] = lambda _: None,
+        should_stop: Callable[[], bool] = lambda: False,
         shared: SharedNets | None = None,
     ) -> None:
         self._spec, self._layout, self._options = spec, layout, options
@@ -74,8 +74,8 @@ class Session:
         if shared is not None:
             algorithm = SharedAlgorithm(self._agent.algorithm, shared, join=not options.resume)
             self._agent.algorithm = algorithm
-        sink = WandbSink(spec, layout, trial, session) if options.wandb else None
-        self._recorder = Recorder(layout, trial, session, sink)
+        sinks = [WandbSink(spec, layout, trial, session)] if options.wandb else []
+        self._recorder = Recorder(layout, trial, session, *sinks)
         self._viewer = Viewer(self._env, spec.name) if options.render else None
         self._profiler = OperatorProfiler(layout.predir) if options.profile else None
         self._loop = Loop(self._agent, self._env, spec.env.max_frame)

@@ -1,4 +1,4 @@
-"""A trial: every session of a spec, on this machine or spread over a Ray cluster."""
+"""Run a trial: every session of a spec, on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from slm_lab.training.options import RunOptions
 
 @dataclass(frozen=True, slots=True)
 class TrialEnd:
-    """How a trial's sessions ended: the errors of those that failed, by session index, and the
-    signal that stopped the trial before all of them were done."""
+    """Errors of a trial's failed sessions, by index, and the signal that stopped it early."""
 
     failed: dict[int, str]
     stopped_by: signal.Signals | None = None
 
 
 def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions) -> TrialEnd:
-    """Run all sessions of a trial; on a resume, those that have something left to do.
+    """Run all sessions of a trial; on a resume, those that are not finished.
 
-    A mistake in the spec that shows only when env and agent are made is raised.
+    A mistake in the spec that appears only when env and agent are made is raised.
     """
     sessions = list(range(spec.meta.max_session))
     if options.resume:
@@ -57,7 +56,7 @@ def _executor(spec: Spec, options: RunOptions) -> Executor:
 
 
 def _cluster_executor() -> Executor:
-    """ray is an extra, and slow to import."""
+    """Import ray only when it is needed: it is an extra, and slow to import."""
     try:
         from slm_lab.training.executors.ray_cluster import run_on_cluster
     except ImportError as error:
@@ -73,10 +72,10 @@ def _cluster_executor() -> Executor:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """SIGINT and SIGTERM ask for a clean end; a second one of either ends at once."""
+    """Turn SIGINT and SIGTERM into a request for a clean end; a second signal exits at once."""
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield stop  # Python hands signals to the main thread alone
+        yield stop  # Python delivers signals to the main thread alone
         return
 
     def remember(signum: int, _frame: object) -> None:

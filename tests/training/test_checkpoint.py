@@ -26,6 +26,7 @@ from slm_lab.runs.checkpoint_manifest import CheckpointError, read_manifest
 from slm_lab.training import checkpoint, ring_chunks
 from slm_lab.training.checkpoint import CheckpointStore, read_checkpoint
 from slm_lab.training.state_tree import check_fits
+from tests.killing import killed_at
 
 LIMIT = 10**8
 STATE: dict[str, Any] = {
@@ -370,25 +371,6 @@ def test_a_kill_at_any_step_of_a_write_leaves_a_good_checkpoint(tmp_path, monkey
         if os.WIFEXITED(status):
             assert at > 10
             return
-
-
-@contextmanager
-def killed_at(at: int) -> Iterator[None]:
-    count = 0
-
-    def wrap(original: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), 9)
-            return original(*arguments, **options)
-
-        return call
-
-    for name in STEPS:
-        setattr(os, name, wrap(getattr(os, name)))
-    yield
 
 
 # Hostile folders
