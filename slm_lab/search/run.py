@@ -25,7 +25,7 @@ from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.training.console import setup_run_log
 from slm_lab.training.options import RunOptions
 from slm_lab.training.seeding import draw_seed
-from slm_lab.training.trial import stop_on_signals
+from slm_lab.training.trial import import_with_ray, stop_on_signals
 
 BASELINE_EPISODES, BASELINE_SECONDS = 20, 20.0
 LOWEST = -1e9  # for an env in which random actions cannot be measured
@@ -50,7 +50,8 @@ def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> Sea
     `train` runs one spec in train mode: it validates the best trials, if `options` ask for it.
     """
     _check_options(options)
-    engine = _engine()
+    import_with_ray("optuna", "MODE", "search ")
+    engine = import_with_ray("slm_lab.search.engine", "MODE", "search ")
     remote = upload_remote(options.upload_hf)
     if where:
         layout = find_search(spec.name, where, Path(options.data_dir))
@@ -141,24 +142,6 @@ def _same_search(spec: Spec, layout: RunLayout) -> Spec:
     meta = spec.meta
     changes = {"max_trial": meta.max_trial, "search_resources": dict(meta.search_resources)}
     return saved.with_values({f"meta.{key}": value for key, value in changes.items()})
-
-
-def _engine() -> ModuleType:
-    """The engine's module; ray and optuna are an extra, and slow to import."""
-    try:
-        import optuna  # noqa: F401
-
-        from slm_lab.search import engine
-    except ImportError as error:
-        missing = (error.name or "").split(".")[0]
-        if missing not in ("ray", "optuna"):
-            raise
-        message = (
-            f"search needs {missing}, which is not installed. "
-            "Install the extra `search`: pip install 'slm-lab[search]'"
-        )
-        raise SpecError([Problem("MODE", message)], "the command") from None
-    return engine
 
 
 def _check_options(options: RunOptions) -> None:

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.resume import unfinished_sessions
@@ -51,23 +53,28 @@ def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions)
 
 def _executor(spec: Spec, options: RunOptions) -> Executor:
     if options.ray_address is not None:
-        return _cluster_executor()
+        module = import_with_ray("slm_lab.training.executors.ray_cluster", "--ray-address")
+        cluster: Executor = module.run_on_cluster
+        return cluster
     return run_here if spec.meta.max_session == 1 else run_in_processes
 
 
-def _cluster_executor() -> Executor:
-    """Import ray only when it is needed: it is an extra, and slow to import."""
+def import_with_ray(module: str, path: str, what: str = "") -> ModuleType:
+    """Import a module that needs the extra `search`, whose packages are slow to import.
+
+    The error names `path`, the option that asks for it, and `what` needs it.
+    """
     try:
-        from slm_lab.training.executors.ray_cluster import run_on_cluster
+        return import_module(module)
     except ImportError as error:
-        if (error.name or "").partition(".")[0] != "ray":
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("ray", "optuna"):
             raise
         message = (
-            "needs ray, which is not installed. "
+            f"{what}needs {missing}, which is not installed. "
             "Install the extra `search`: pip install 'slm-lab[search]'"
         )
-        raise SpecError([Problem("--ray-address", message)], "the command") from None
-    return run_on_cluster
+        raise SpecError([Problem(path, message)], "the command") from None
 
 
 @contextmanager
