@@ -258,7 +258,7 @@ def _read_torchscript(path: Path) -> NumpyFunction:
 
 
 def _on_arrays(module: Callable[[Tensor], Tensor]) -> NumpyFunction:
-    return lambda obs: cast(np.ndarray, module(torch.from_numpy(obs)).numpy())
+    return lambda obs: module(torch.from_numpy(obs)).numpy()
 
 
 def _write_onnx(policy: Policy, obs: Tensor, path: Path) -> None:

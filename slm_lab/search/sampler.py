@@ -24,9 +24,11 @@ class PointSampler(Protocol):
 
     def replay(self, trial: int, point: Mapping[str, float]) -> None:
         """Take note of a trial whose point was drawn before an interruption."""
+        return  # independent draws need no note
 
     def tell(self, trial: int, score: float) -> None:
         """Take note of the score that a trial ended with."""
+        return
 
 
 def make_sampler(plan: SearchPlan, seed: int) -> PointSampler:
