@@ -75,26 +75,21 @@ def measure(name: str, frames: int, root: str | None) -> float:
         spec = sac_halfcheetah(frames)
     with tempfile.TemporaryDirectory(dir=root) as folder:
         session = Session(
-            spec,
-            RunLayout.create(name, "now", folder),
-            0,
-            0,
-            RunOptions(mode="train"),
-            report=lambda _: None,
-            should_stop=lambda: False,
+            spec, RunLayout.create(name, "now", folder), 0, 0, RunOptions(mode="train")
         )
         if name == "sac_halfcheetah":
             fill_replay(session)
         session.advance(frames)
         session.close()
         clock = session._loop.clock
+    saves = session.saver.schedule
     # The last save comes after the clock stopped.
-    seconds = clock.seconds + session.saving.last_seconds
-    share = session.saving.seconds / seconds
+    seconds = clock.seconds + saves.last_seconds
+    share = saves.seconds / seconds
     verdict = "within" if share <= BARS[name] else "OVER"
     print(
-        f"{name}: {session.saving.saves} saves of {session.saving.bytes / 1e6:.1f} MB in "
-        f"{session.saving.seconds:.2f} s of {seconds:.1f} s = {share:.2%}, {verdict} the bar of "
+        f"{name}: {saves.saves} saves of {saves.bytes / 1e6:.1f} MB in "
+        f"{saves.seconds:.2f} s of {seconds:.1f} s = {share:.2%}, {verdict} the bar of "
         f"{BARS[name]:.0%} ({clock.frame:,} frames, {os.cpu_count()} cores)"
     )
     return share

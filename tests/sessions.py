@@ -199,7 +199,6 @@ def run_session(tmp_path: Path) -> RunSession:
             0,
             session,
             RunOptions(**options),
-            report=lambda _: None,
             should_stop=should_stop,
         )
         for until in rounds:

@@ -1,12 +1,12 @@
-"""Graphs of a trial while it trains, drawn by a process of their own.
+"""Draw the graphs of a trial while it trains, in a process of their own.
 
     with live_graphs(layout, trial):
         ...train...
 
-The process sees only the folder: when a table has grown it draws the graphs over, as at the end. It
-gives way to whatever else wants the core, rests far longer than it draws, waits before its first
-graph so that a short run never meets it, and ends when its standard input does: with the block, or
-with the process that trains, however that ends. Whatever goes wrong in it stays in it.
+The process sees only the folder: when a table has grown, it draws the graphs again, as at the end.
+It runs at low priority, draws at most 2 % of the time, and waits before its first graph, so that a
+short run has none. It ends when its standard input does: with the block, or with the process that
+trains, however that ends. An error in it stays in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from loguru import logger
@@ -38,7 +38,7 @@ def live_graphs(
     every: float = EVERY_SECONDS,
     share: float = DRAWING_SHARE,
 ) -> Iterator[None]:
-    """Have the graphs of a trial drawn while the block runs; `share` is how much of the time."""
+    """Draw the graphs of a trial while the block runs, for at most this `share` of the time."""
     arguments = (layout.predir.resolve(), trial, first_after, every, share)
     try:
         process = subprocess.Popen(
@@ -46,11 +46,11 @@ def live_graphs(
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # A Ctrl-C is not for it. But not a session of its own: Linux shares the cores between
-            # sessions first, and there a low priority is none.
+            # A group of its own, so that Ctrl-C does not reach it. No session of its own: Linux
+            # shares the cores between sessions first, which would undo the low priority.
             process_group=0,
         )
-    except OSError as error:  # no memory or no process left for it: the run is worth more
+    except OSError as error:  # no memory or no process left: the run matters more
         logger.debug(f"no graphs while training: {error}")
         yield
         return
@@ -64,50 +64,51 @@ def live_graphs(
 
 
 def draw_whenever_it_grew(
-    layout: RunLayout, trial: int, first_after: float, every: float, share: float
+    layout: RunLayout,
+    trial: int,
+    first_after: float,
+    every: float,
+    share: float,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.process_time,
 ) -> None:
-    """Draw, rest, look whether a table has grown, and so on for ever."""
+    """Draw the graphs each time a table has grown, and rest in between, for ever."""
     rest, drawn = first_after, ""
     while True:
-        time.sleep(rest)
+        sleep(rest)
         rest, state = every, _state(layout, trial)
         if state == drawn:
             continue
-        began = time.process_time()
-        with suppress(Exception):  # a table cut short just now; the next round sees it whole
+        began = clock()
+        with suppress(Exception):  # a table half written; it is drawn when it has grown
             _draw(layout, trial)
-        rest = max(every, (time.process_time() - began) / share)
+        rest = max(every, (clock() - began) / share)
         drawn = state
 
 
 def _draw(layout: RunLayout, trial: int) -> None:
-    # pandas and matplotlib take a second to import; a run that ends before never pays it.
+    # pandas and matplotlib take a second to import; a short run never imports them.
     from slm_lab.analysis.sessions import read_sessions
     from slm_lab.analysis.trial_graphs import draw_trial
 
-    logger.remove()
     sessions = [s for s in read_sessions(layout, trial) if not s.tables["train"].empty]
     if sessions:
         draw_trial(layout, trial, sessions)
 
 
 def _state(layout: RunLayout, trial: int) -> str:
-    """Changes when a table does."""
+    """A text that changes when a table does."""
     tables = (layout.session_csv(trial, s, "train") for s in layout.sessions(trial))
     return " ".join(f"{path.name}:{path.stat().st_mtime_ns}" for path in tables)
-
-
-def _give_way() -> None:
-    """To the sessions, which want every core: it gets a fiftieth of one that is wanted.
-
-    Not less: as an idle process it would draw its first graph after minutes on a machine that is
-    fully used, which is when somebody waits for it.
-    """
-    os.nice(19)
 
 
 if __name__ == "__main__":
     folder, index, *pace = sys.argv[1:]
     end_with(sys.stdin.read)  # at once, also in the middle of a graph
-    _give_way()
+    logger.remove()
+    # At this priority it gets a fiftieth of a core that a session wants. At idle priority, the
+    # first graph would take minutes on a fully used machine.
+    if hasattr(os, "nice"):
+        os.nice(19)
     draw_whenever_it_grew(RunLayout.open(folder), int(index), *map(float, pace))

@@ -130,8 +130,8 @@ def retro(
     folder: Annotated[Path, typer.Argument(help="Run folder of a trial or of a search.")],
     log_extra: Annotated[bool, typer.Option("--log-extra", help="More graphs.")] = False,
 ) -> None:
-    """Write metrics, tables and graphs of a run folder again from its saved files."""
-    from slm_lab.api.run import analyze
+    """Redo metrics, tables and graphs of a run folder from its saved files."""
+    from slm_lab.api.analyze import analyze
 
     for metrics in analyze(folder, log_extra=log_extra):
         typer.echo(f"{metrics.graph_png.name.split('_trial_graph')[0]}: {metrics.summary_line()}")

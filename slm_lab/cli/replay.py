@@ -148,7 +148,7 @@ def evaluate(
     trust: Trust = None,
 ) -> None:
     """Score every session of a trial over fresh episodes, with confidence intervals."""
-    from slm_lab.api.run import evaluate as evaluate_run
+    from slm_lab.api.evaluate import evaluate as evaluate_run
 
     evaluation = evaluate_run(
         folder,

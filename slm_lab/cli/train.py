@@ -237,8 +237,7 @@ def _print_search(console: Console, metrics: SearchMetrics) -> None:
 
 
 def _print_search_plan(spec: Spec, mode: str) -> None:
-    from slm_lab.search.plan import plan_search
-    from slm_lab.search.run import describe_search
+    from slm_lab.search.plan import describe_search, plan_search
     from slm_lab.search.speed import measure_speed
     from slm_lab.spec.trust import admit_modules
 
@@ -250,7 +249,7 @@ def _print_search_plan(spec: Spec, mode: str) -> None:
 
 
 def _stop_searches() -> None:
-    from slm_lab.search.run import stop_searches
+    from slm_lab.search.processes import stop_searches
 
     stopped = stop_searches(Path("data"))
     for predir in stopped:

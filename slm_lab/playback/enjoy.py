@@ -1,4 +1,4 @@
-"""Watching a saved agent: in a window, in a video, or by its returns alone."""
+"""Watch a saved agent: in a window, in a video, or by its returns alone."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def enjoy(
     render: bool = False,
     video: Path | None = None,
 ) -> Episodes:
-    """Play a session's agent and return how it did. Nothing of the run is changed.
+    """Play a session's agent and return its episodes. The run folder is not changed.
 
-    A window shows one env at the speed it was made for; without one, envs run side by side. The
-    same seed gives the same episodes for the same number of envs.
+    A window shows one env in real time; without one, several envs run at once. The same seed gives
+    the same episodes for the same number of envs.
     """
     set_threads(run.spec, RunOptions())
     is_watched = render or video is not None
@@ -56,7 +56,7 @@ def enjoy(
         if render:
             viewer = Viewer(env, run.spec.name)
             stack.callback(viewer.close)
-            watchers += [viewer.after_step, _Pace(fps)]
+            watchers += [viewer.after_step, _FrameLimiter(fps)]
 
         def after_step() -> None:
             for watch in watchers:
@@ -72,8 +72,8 @@ def _picture(env: VectorEnv) -> np.ndarray:
     return frame
 
 
-class _Pace:
-    """Waits so that it is called `fps` times a second at most."""
+class _FrameLimiter:
+    """Limits its caller to `fps` calls per second."""
 
     def __init__(self, fps: float) -> None:
         self._seconds = 1 / fps

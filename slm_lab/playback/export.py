@@ -1,6 +1,6 @@
-"""A saved agent as one file: observation of the env in, action for the env out.
+"""Export a saved agent as one file: observation of the env in, action for the env out.
 
-The file holds everything between the two: the conversion of frames and of discrete observations,
+The file holds every step between the two: the conversion of images and of discrete observations,
 the frozen normaliser, the net, the most likely action, squashing, and the scale of the env's box.
 
     input   obs [B, ...] as the env gives it: float32, uint8 for images, int64 for integers. With
@@ -8,7 +8,7 @@ the frozen normaliser, the net, the most likely action, squashing, and the scale
             `gymnasium.spaces.flatten` does
     output  action [B, ...] as the env's `step` takes it
 
-A file is kept only if, read back from disk, it acts as the live agent does.
+A file is kept only if, after reading it back, it acts as the agent in memory does.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.types import on_host
 
 Format = Literal["torch-export", "torchscript", "onnx"]
+NumpyFunction = Callable[[np.ndarray], np.ndarray]
 SUFFIXES: dict[Format, str] = {"torch-export": ".pt2", "torchscript": ".ts", "onnx": ".onnx"}
 
 RECORDED_STEPS = 64
@@ -56,7 +57,7 @@ TOLERANCE = 1e-4  # of the size of an action; reordered float32 sums differ by s
 
 
 class ExportError(RunFolderError):
-    """An agent that cannot become a file, or a file that does not act as its agent does."""
+    """An agent that cannot be exported, or a file that does not act as its agent does."""
 
 
 def export_policy(
@@ -67,7 +68,7 @@ def export_policy(
     format: Format = "torch-export",
     out: Path | None = None,
 ) -> Path:
-    """Write the deterministic policy of a session, verify it, and return where it is."""
+    """Write the deterministic policy of a session, verify it, and return its path."""
     if not run.spec.agent.algorithm_info.learns:
         raise ExportError("agent.algorithm.name: Random has no policy; there is nothing to export.")
     if isinstance(run.spec.agent.net, RecurrentNetSpec):
@@ -107,7 +108,7 @@ def export_policy(
 
 
 class Policy(nn.Module):
-    """obs -> action of one agent for one kind of env, as a single traceable module."""
+    """obs -> action of an agent for one kind of env, as a single traceable module."""
 
     def __init__(self, agent: Agent, codecs: Codecs) -> None:
         super().__init__()
@@ -121,14 +122,14 @@ class Policy(nn.Module):
 
 
 def portable(codecs: Codecs) -> Codecs:
-    """A file has one input: the parts of a Dict or Tuple come as the vector they make."""
+    """Codecs with one input: the parts of a Dict or Tuple observation as one flat vector."""
     if isinstance(codecs.obs, Concat):
         return Codecs(Cast(codecs.obs.shape, codecs.obs.dtype), codecs.action)
     return codecs
 
 
 def obs_encoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
-    """What the env's `ObsCodec.write` does, in torch."""
+    """The env's `ObsCodec.write` in torch."""
     codec = codecs.obs
     dtype = torch.uint8 if codec.dtype == "uint8" else torch.float32
     if isinstance(codec, ChannelsFirst):
@@ -151,7 +152,7 @@ def _one_hot(codec: OneHot) -> Callable[[Tensor], Tensor]:
 
 
 def action_decoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
-    """What the env's `ActionCodec.decode` does, in torch."""
+    """The env's `ActionCodec.decode` in torch."""
     codec = codecs.action
     match codec:
         case DiscreteAction():
@@ -179,7 +180,7 @@ def action_decoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
 
 
 def sample_observations(agent: Agent, env: VectorEnv, codecs: Codecs) -> np.ndarray:
-    """Observations as the env gives them: recorded while the agent acts, then random ones."""
+    """Observations in the env's format: recorded while the agent acts, then random ones."""
     rows = [on_host(env.reset()).copy()]
     for _ in range(RECORDED_STEPS):
         step = env.step(agent.env_action(agent.act(rows[-1], explore=False)))
@@ -189,23 +190,21 @@ def sample_observations(agent: Agent, env: VectorEnv, codecs: Codecs) -> np.ndar
     shape = (RANDOM_ROWS, *recorded.shape[1:])
     if recorded.dtype == np.uint8:
         noise: np.ndarray = rng.integers(256, size=shape, dtype=np.uint8)
-    else:  # further out than anything recorded, so that clips and saturated units are met
+    else:  # more extreme than any recorded, so that clipping and saturated units are tested
         spread = 3 * recorded.std(0) + 0.1
         noise = (recorded.mean(0) + spread * rng.standard_normal(shape)).astype(np.float32)
     return np.ascontiguousarray(codecs.obs.read(np.concatenate([recorded, noise])))
 
 
 def live_actions(agent: Agent, codecs: Codecs, obs: np.ndarray) -> np.ndarray:
-    """What the env would be given by the agent itself."""
+    """The agent's actions in the env's format."""
     seen = np.zeros((len(obs), *codecs.obs.shape), codecs.obs.dtype)
     codecs.obs.write(obs, seen)
     return codecs.action.decode(on_host(agent.env_action(agent.act(seen, explore=False))))
 
 
-def check_actions(
-    policy: Callable[[np.ndarray], np.ndarray], obs: np.ndarray, expected: np.ndarray, path: Path
-) -> None:
-    """Compare row by row, in one batch and for a single row."""
+def check_actions(policy: NumpyFunction, obs: np.ndarray, expected: np.ndarray, path: Path) -> None:
+    """Raise unless the policy gives the expected actions, for a batch and for a single row."""
     for rows in (slice(None), slice(0, 1)):
         found, wanted = policy(obs[rows]), expected[rows]
         if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
@@ -231,41 +230,43 @@ def _agree(found: np.ndarray, wanted: np.ndarray) -> bool:
 # Formats
 
 
+def _no_warnings() -> warnings.catch_warnings[None]:
+    """Hide torch's deprecation warnings about its own exporters."""
+    return warnings.catch_warnings(action="ignore")
+
+
 def _write_torch_export(policy: Policy, obs: Tensor, path: Path) -> None:
     batch = torch.export.Dim("batch", min=1)
-    with warnings.catch_warnings():  # torch's own deprecations are none of the user's
-        warnings.simplefilter("ignore")
+    with _no_warnings():
         program = torch.export.export(policy, (obs,), dynamic_shapes=({0: batch},))
         torch.export.save(program, path)
 
 
-def _read_torch_export(path: Path) -> Callable[[np.ndarray], np.ndarray]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module = torch.export.load(path).module()
-    return lambda obs: cast(np.ndarray, module(torch.from_numpy(obs)).numpy())
+def _read_torch_export(path: Path) -> NumpyFunction:
+    with _no_warnings():
+        return _on_arrays(torch.export.load(path).module())
 
 
 def _write_torchscript(policy: Policy, obs: Tensor, path: Path) -> None:
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with _no_warnings(), torch.no_grad():
         script = torch.jit.trace(policy, obs)  # type: ignore[no-untyped-call]
         torch.jit.save(script, path)
 
 
-def _read_torchscript(path: Path) -> Callable[[np.ndarray], np.ndarray]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module = torch.jit.load(path)  # type: ignore[no-untyped-call]
-    return lambda obs: cast(np.ndarray, module(torch.from_numpy(obs)).numpy())
+def _read_torchscript(path: Path) -> NumpyFunction:
+    with _no_warnings():
+        return _on_arrays(torch.jit.load(path))  # type: ignore[no-untyped-call]
+
+
+def _on_arrays(module: Callable[[Tensor], Tensor]) -> NumpyFunction:
+    return lambda obs: module(torch.from_numpy(obs)).numpy()
 
 
 def _write_onnx(policy: Policy, obs: Tensor, path: Path) -> None:
-    # It warns of every operator of torchvision that it could have exported.
+    # It warns of every operator of torchvision that it could export.
     registration = "torch.onnx._internal.exporter._registration"
     logging.getLogger(registration).setLevel(logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _no_warnings():
         program = torch.onnx.export(
             policy,
             (obs,),
@@ -279,7 +280,7 @@ def _write_onnx(policy: Policy, obs: Tensor, path: Path) -> None:
         program.save(path, external_data=False)
 
 
-def _read_onnx(path: Path) -> Callable[[np.ndarray], np.ndarray]:
+def _read_onnx(path: Path) -> NumpyFunction:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -287,11 +288,8 @@ def _read_onnx(path: Path) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def _check_onnx() -> None:
-    missing = [
-        name
-        for name in ("onnx", "onnxscript", "onnxruntime")
-        if importlib.util.find_spec(name) is None
-    ]
+    packages = ("onnx", "onnxscript", "onnxruntime")
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise ExportError(
             f"--format onnx: needs {', '.join(missing)}. Run `pip install 'slm-lab[onnx]'`."
@@ -303,7 +301,7 @@ _WRITERS: dict[Format, Callable[[Policy, Tensor, Path], None]] = {
     "torchscript": _write_torchscript,
     "onnx": _write_onnx,
 }
-_READERS: dict[Format, Callable[[Path], Callable[[np.ndarray], np.ndarray]]] = {
+_READERS: dict[Format, Callable[[Path], NumpyFunction]] = {
     "torch-export": _read_torch_export,
     "torchscript": _read_torchscript,
     "onnx": _read_onnx,

@@ -1,4 +1,4 @@
-"""Whole episodes with an agent that acts and does not learn."""
+"""Play whole episodes with an agent that acts and does not learn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slm_lab.agent.agent import Agent
 from slm_lab.env.vector import VectorEnv
 
 PARALLEL = 16  # envs at once: acting costs about the same for a few rows as for one
-AFTER_TRAINING = 2**62  # a frame by which every schedule, of epsilon say, has come to its end
+AFTER_TRAINING = 2**62  # a frame at which every schedule, such as that of epsilon, has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ def play(
 ) -> Episodes:
     """Play exactly `episodes`, from a fresh reset.
 
-    Which env plays how many is settled before the first step. Taking whichever episodes end first
-    would favour short ones. With `explore` actions are drawn as they were at the end of training.
+    The number of episodes per env is fixed before the first step: counting whichever episodes end
+    first would favour short ones. With `explore`, actions are drawn as at the end of training.
     """
     slots = range(env.num_envs)
     shares = [len(range(slot, episodes, env.num_envs)) for slot in slots]

@@ -1,8 +1,8 @@
-"""From a run folder to an agent that acts: the saved spec, the saved net, the saved statistics.
+"""Load an agent from a run folder: its saved spec, net and statistics.
 
 The agent does not learn: its normalisers are frozen, it has no memory, and nets that only learning
-needs (critics, targets) stay as they were initialised. Folders of the original SLM Lab load too,
-under the few names in which its state dicts differ (`_in_our_names`).
+needs (critics, targets) keep their initial values. Folders of the original SLM Lab load too;
+`_in_our_names` translates the few names in which its state dicts differ.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def load_agent(
     seed: int = 0,
     trust: Collection[str] = (),
 ) -> tuple[Agent, VectorEnv]:
-    """A saved agent, ready to act, and a batch of its env.
+    """Load a saved agent, ready to act, and a batch of its env.
 
         agent, env = load_agent("data/ppo_cartpole_2026_01_01_120000")
         action = agent.act(env.reset(), explore=False)
@@ -71,7 +71,7 @@ def load_session(
     seed: int = 0,
     render: bool = False,
 ) -> tuple[Agent, VectorEnv]:
-    """The agent of one session with `num_envs` envs; all draws of both come from `seed`."""
+    """Load the agent of a session, with `num_envs` envs; all random draws come from `seed`."""
     if session not in run.sessions(best=best):
         saved = ", ".join(map(str, run.sessions(best=best))) or "none"
         raise RunFolderError(
@@ -81,12 +81,12 @@ def load_session(
     admit_modules(run.spec)
     states = _read_states(run, session, best=best)
     spec = _acting_spec(run.spec, states, num_envs)
-    seeds = replay_seeds(seed, run.trial, session)
-    env = make_env(spec.env, seed=seeds.env, render=render)
+    env_seed, agent_seed = replay_seeds(seed, run.trial, session)
+    env = make_env(spec.env, seed=env_seed, render=render)
     try:
         elements = sum(tensor.numel() for state in states.values() for tensor in state.values())
         with _AllocationLimit(ALLOCATION_FACTOR * elements + ALLOCATION_FLOOR, run):
-            agent = make_agent(spec, env.spaces, seed=seeds.agent, learns=False)
+            agent = make_agent(spec, env.spaces, seed=agent_seed, learns=False)
         _fill(agent, states, {name: run.model_path(session, name, best=best) for name in states})
     except Exception:
         env.close()
@@ -95,7 +95,7 @@ def load_session(
 
 
 def _read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]:
-    """The state dicts that acting needs, by the names of their files."""
+    """Read the state dicts that acting needs, by file name."""
     nets = ["net"] if run.spec.agent.algorithm_info.learns else []
     statistics = [STATISTICS] if run.spec.env.normalize_obs else []
     states = {}
@@ -117,7 +117,7 @@ def _read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]
 
 
 def _acting_spec(spec: Spec, states: dict[str, State], num_envs: int) -> Spec:
-    """The spec of the same agent for `num_envs` envs, on the CPU."""
+    """The same agent's spec for `num_envs` envs, on the CPU."""
     changes: dict[str, Any] = {"env.num_envs": num_envs, "agent.net.gpu": False}
     if "net" in states and "log_std" not in states["net"]:
         # The original ignores log_std_init for one-dimensional actions and in shared nets.
@@ -141,7 +141,7 @@ def _fill(agent: Agent, states: dict[str, State], paths: dict[str, Path]) -> Non
 
 
 def _in_our_names(state: State, expected: State) -> State:
-    """A state dict of the original under our names; one of ours as it is.
+    """Rename the entries of a state dict of the original SLM Lab to ours.
 
     The original's dueling nets list their heads twice, and its batch renormalisation counts `step`.
     """
@@ -171,9 +171,9 @@ def _check_shapes(state: State, expected: State, path: Path) -> None:
 
 
 class _AllocationLimit(TorchFunctionMode):
-    """Refuses to make tensors far beyond what the saved files hold, before memory is taken.
+    """Refuses to make tensors far larger than the saved files, before memory is allocated.
 
-    The spec is as untrusted as the rest: `hid_layers: [1000000000]` must be an error, not a crash.
+    The spec may come from a stranger: `hid_layers: [1000000000]` must be an error, not a crash.
     """
 
     _FACTORIES = frozenset(

@@ -1,8 +1,8 @@
-"""Pictures of an env into a file, on a machine without a screen.
+"""Write pictures of an env to a video file; no screen is needed.
 
-`.mp4` needs imageio-ffmpeg, which brings its own encoder (extra `video`); `.gif` needs nothing
-that is not here anyway: Pillow comes with matplotlib. A GIF is kept small: at most 320 pixels wide
-and 25 pictures per second. The file appears under its name when it is whole.
+`.mp4` needs imageio-ffmpeg, which contains an encoder (extra `video`). `.gif` needs only Pillow,
+which comes with matplotlib; it is kept small, at most 320 pixels wide and 25 pictures per second.
+The file appears under its name when it is complete.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 import os
 from collections.abc import Generator
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from PIL import Image
@@ -36,7 +35,7 @@ class Video:
     """
 
     def __init__(self, path: Path, fps: float, *, folder: Path | None = None) -> None:
-        """Below `folder`, the run folder if the video goes there, no link is written through."""
+        """`folder` is the run folder if the video goes there; links in it are refused."""
         if path.suffix not in SUFFIXES:
             raise EnvError(f"--out: found `{path.name}`; expected a name in .mp4 or .gif.")
         if path.suffix == ".mp4" and not can_write_mp4():
@@ -46,7 +45,7 @@ class Video:
             )
         self.path = path
         self._beside = path.with_name(f".{path.stem}.part{path.suffix}")
-        try:  # now, and not after the episodes were played
+        try:  # before the episodes are played
             if folder is None:
                 path.parent.mkdir(parents=True, exist_ok=True)
             for place in (path, self._beside):
@@ -65,12 +64,7 @@ class Video:
     def add(self, frame: np.ndarray) -> None:
         self._writer.add(frame)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self._writer.close()
             if kind is None:

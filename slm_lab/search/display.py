@@ -1,11 +1,10 @@
-"""The trials of a search on the screen: a live table on a terminal, a few plain lines elsewhere."""
+"""Show the trials of a search: a live table on a terminal, a few plain lines elsewhere."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 from loguru import logger
@@ -16,7 +15,7 @@ from rich.text import Text
 
 from slm_lab.runs.search_journal import TrialRecord
 from slm_lab.search.plan import SearchPlan
-from slm_lab.training.console import PLAIN_INTERVAL, format_value
+from slm_lab.training.console import Throttle, format_value, is_live
 
 STYLES = {
     "running": "cyan",
@@ -40,23 +39,18 @@ class SearchDisplay:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._plan, self._clock = plan, clock
-        self._spoke_at: dict[int, float] = {}
+        self._plan = plan
+        self._throttle = Throttle(clock)
         self._console = console or Console(stderr=True)
-        is_live = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._live = Live(console=self._console, refresh_per_second=2) if is_live else None
+        live = is_live(self._console)
+        self._live = Live(console=self._console, refresh_per_second=2) if live else None
 
     def __enter__(self) -> SearchDisplay:
         if self._live:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
 
@@ -66,9 +60,7 @@ class SearchDisplay:
 
     def report(self, records: Records, trial: int) -> None:
         self.show(records)
-        now = self._clock()
-        if not self._live and now - self._spoke_at.get(trial, -math.inf) >= PLAIN_INTERVAL:
-            self._spoke_at[trial] = now
+        if not self._live and self._throttle.is_due(trial):
             record = records[trial]
             logger.info(
                 f"Trial {trial} | frame {record.frame:,} of {self._plan.max_frame:,} | "
@@ -90,8 +82,8 @@ class SearchDisplay:
 
 
 def trial_table(records: Records, plan: SearchPlan, height: int = 40) -> Table:
-    """Running trials first, then the others by score, as many as fit."""
-    order = sorted(records.values(), key=lambda r: (not r.is_running, -_known(r.score), r.trial))
+    """Table of trials: running ones first, then the others by score, as many as fit."""
+    order = sorted(records.values(), key=_rank)
     ended = [record for record in records.values() if not record.is_running]
     stopped = sum(record.status == "stopped" for record in ended)
     table = Table(
@@ -114,12 +106,13 @@ def trial_table(records: Records, plan: SearchPlan, height: int = 40) -> Table:
     return table
 
 
+def _rank(record: TrialRecord) -> tuple[bool, float, int]:
+    score = -math.inf if record.score is None else record.score
+    return not record.is_running, -score, record.trial
+
+
 def _score(record: TrialRecord) -> str:
     return "-" if record.score is None else format_value("total_reward_ma", record.score)
-
-
-def _known(score: float | None) -> float:
-    return -math.inf if score is None else score
 
 
 def _value(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a spec asks of a search, checked before anything starts."""
+"""The plan of a search: validate what a spec asks for, and estimate what it costs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from typing import Any
 from slm_lab.search.space import Dimension, dimensions
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.error import did_you_mean
+from slm_lab.training.executors.local import available_cores
 
 REPORTS = 20  # of a trial that runs to its end, besides those at its rungs
-TRIALS_PER_DIMENSION = 3, 4  # the rule of the documents
+TRIALS_PER_DIMENSION = 3, 4  # recommended by the docs
 _HALVING_KEYS = ("grace_period", "reduction_factor")
 _RESOURCE_KEYS = ("cpu", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
 class Halving:
-    """Asynchronous successive halving (ASHA): at each rung the best 1 / factor go on."""
+    """Asynchronous successive halving (ASHA): at each rung the best 1 / factor continue."""
 
     grace_period: int
     reduction_factor: float
 
     def rungs(self, max_frame: int) -> tuple[int, ...]:
-        """Frames at which a trial must show that it is good enough; none at the very end."""
+        """Frames at which early stopping may end a trial; none at the very end."""
         rungs = []
         frame = float(self.grace_period)
         while frame < max_frame:
@@ -34,7 +35,7 @@ class Halving:
         return tuple(rungs)
 
     def expected_share(self, max_frame: int) -> float:
-        """Share of all frames that is trained, if exactly 1 / factor pass each rung."""
+        """Share of all frames that is trained if exactly 1 / factor pass each rung."""
         ends = (*self.rungs(max_frame), max_frame)
         starts = (0, *ends[:-1])
         survivors = (self.reduction_factor**-i for i in range(len(ends)))
@@ -61,22 +62,17 @@ class SearchPlan:
     def rounds(self) -> tuple[int, ...]:
         """Frames at which a trial reports: each rung, a regular grid, and its end.
 
-        The score moves with the rows of the curve, so no grid is finer than these.
+        The grid is no finer than the rows of the curve, because the score changes with these.
         """
         step = max(math.ceil(self.max_frame / REPORTS), self.log_frequency)
         return tuple(sorted({*self.rungs(), *range(step, self.max_frame, step), self.max_frame}))
 
     def rungs(self) -> tuple[int, ...]:
-        """Frames at which early stopping may end a trial."""
         return self.halving.rungs(self.max_frame) if self.halving else ()
 
     @property
-    def grid_size(self) -> int:
-        return math.prod(len(dim.points() or ()) for dim in self.space)
-
-    @property
     def most_frames(self) -> int:
-        """What is trained if nothing stops early."""
+        """Frames of all trials if none stops early."""
         return self.max_trial * self.max_session * self.max_frame
 
     @property
@@ -86,7 +82,7 @@ class SearchPlan:
 
 
 def plan_search(spec: Spec) -> SearchPlan:
-    """The plan of a spec; SpecError with everything that keeps it from being searched."""
+    """The plan of a spec; a SpecError lists every mistake in its search keys."""
     problems: list[Problem] = []
     space = dimensions(spec)
     if not space:
@@ -119,9 +115,7 @@ def _halving(spec: Spec, problems: list[Problem]) -> Halving | None:
     if not given:
         return None
     path = "meta.search_scheduler"
-    for key in given.keys() - set(_HALVING_KEYS):
-        hint = did_you_mean(key, _HALVING_KEYS)
-        problems.append(Problem(f"{path}.{key}", f"unknown key for ASHA. {hint}"))
+    _refuse_unknown(given, _HALVING_KEYS, path, "key for ASHA", problems)
     grace = _number(given, "grace_period", path, problems, default=None)
     factor = _number(given, "reduction_factor", path, problems, default=3)
     if grace is None or factor is None:
@@ -139,9 +133,7 @@ def _halving(spec: Spec, problems: list[Problem]) -> Halving | None:
 
 def _resources(given: Mapping[str, Any], problems: list[Problem]) -> dict[str, float]:
     path = "meta.search_resources"
-    for key in given.keys() - set(_RESOURCE_KEYS):
-        hint = did_you_mean(key, _RESOURCE_KEYS)
-        problems.append(Problem(f"{path}.{key}", f"unknown resource. {hint}"))
+    _refuse_unknown(given, _RESOURCE_KEYS, path, "resource", problems)
     cpu = _number(given, "cpu", path, problems, default=1)
     gpu = _number(given, "gpu", path, problems, default=0)
     if cpu is not None and cpu <= 0:
@@ -149,6 +141,14 @@ def _resources(given: Mapping[str, Any], problems: list[Problem]) -> dict[str, f
     if gpu is not None and gpu < 0:
         problems.append(Problem(f"{path}.gpu", f"found {gpu:g}; expected 0 or more"))
     return {"cpu": cpu or 1, "gpu": gpu or 0}
+
+
+def _refuse_unknown(
+    given: Mapping[str, Any], known: tuple[str, ...], path: str, what: str, problems: list[Problem]
+) -> None:
+    for key in given.keys() - set(known):
+        message = f"unknown {what}. {did_you_mean(key, known)}"
+        problems.append(Problem(f"{path}.{key}", message))
 
 
 def _number(
@@ -179,3 +179,45 @@ def _grid_trials(
         message = f"found {max_trial}; the grid has {size} points. Set {size}, or name fewer."
         problems.append(Problem("meta.max_trial", message))
     return size
+
+
+def describe_search(spec: Spec, speed: float) -> str:
+    """Describe a search: space, trials per dimension, frames, and time at `speed` frames/s."""
+    plan = plan_search(spec)
+    low, high = TRIALS_PER_DIMENSION
+    count = len(plan.space)
+    ratio = plan.max_trial / count
+    verdict = "enough" if ratio >= low else f"too few: set meta.max_trial to {low * count} or more"
+    parallel = max(1, min(int(available_cores() // plan.cpu), plan.max_trial))
+    lines = [f"Search of {spec.name}, {plan.sampler} sampler"]
+    lines += [f"  {dim}" for dim in plan.space]
+    lines.append(
+        f"Trials   {plan.max_trial} over {count} dimension(s): {ratio:.1f} per dimension, "
+        f"the rule is {low} to {high}: {verdict}"
+    )
+    lines.append(
+        f"Each     {plan.max_session} session(s) of {plan.max_frame:,} frames, "
+        f"{parallel} trial(s) at once ({plan.cpu:g} of {available_cores()} core(s) each)"
+    )
+    lines.append(f"Frames   {plan.most_frames:,} without early stopping")
+    frames = plan.most_frames
+    if plan.halving is not None:
+        rungs = ", ".join(f"{rung:,}" for rung in plan.halving.rungs(plan.max_frame))
+        frames = plan.expected_frames
+        lines.append(
+            f"         about {frames:,} with ASHA (rungs at {rungs}; one in "
+            f"{plan.halving.reduction_factor:g} passes)"
+        )
+    lines.append(
+        f"Time     about {_duration(frames / speed / parallel)}, at the {speed:,.0f} frames/s "
+        "of one session measured now, not compiled"
+    )
+    return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,4 +1,8 @@
-"""Which processes a search has started, so that `--stop-ray` can end those and no others."""
+"""The processes that a search has started, so that `--stop-ray` can end those and no others.
+
+A process is identified by its id and the time it started: the id alone may by now belong to
+another one.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,8 @@ import shutil
 import signal
 import tempfile
 from pathlib import Path
-from typing import Any
 
-import ray.thirdparty_files.psutil as psutil  # Ray's own copy: no further dependency
+import psutil
 from loguru import logger
 
 from slm_lab.runs.files import read_json, write_atomic
@@ -23,9 +26,13 @@ MAX_BYTES = 1_000_000
 def remember_processes(search_dir: Path) -> None:
     """Write down this process, and the ones of the Ray it has just started."""
     here = psutil.Process()
-    children = here.children(recursive=True)  # Ray's agents are its raylet's
-    started = {"search": _name(here), "ray": [_name(child) for child in children]}
+    children = here.children(recursive=True)  # Ray's agents are children of its raylet
+    started = {"search": identity(here), "ray": [identity(child) for child in children]}
     write_atomic(search_dir.parent, search_dir / FILE, json.dumps(started) + "\n")
+
+
+def identity(process: psutil.Process) -> dict[str, float]:
+    return {"pid": process.pid, "started": process.create_time()}
 
 
 def forget_processes(search_dir: Path) -> None:
@@ -33,11 +40,9 @@ def forget_processes(search_dir: Path) -> None:
 
 
 def clear_remains(search_dir: Path) -> None:
-    """End what a search that was killed has left running, and remove its Ray's session folder."""
+    """End what a killed search has left running, and remove its Ray's session folder."""
     try:
-        started = read_json(search_dir.parent, search_dir / FILE, MAX_BYTES)
-        pid = int(started["search"]["pid"])
-        processes = [found for name in started["ray"] if (found := _find(name))]
+        pid, _, processes = _read(search_dir)
         if psutil.pid_exists(pid):
             return
     except (ValueError, KeyError, TypeError, OverflowError):  # no such file, or not one of ours
@@ -51,15 +56,12 @@ def clear_remains(search_dir: Path) -> None:
 def stop_searches(data_dir: Path) -> list[Path]:
     """End the searches that run below a data folder, and what they started; returns their folders.
 
-    A search ends as after Ctrl-C, and can be resumed. A process is known by its id and the time it
-    started: an id alone may by now belong to somebody else.
+    A search ends as after Ctrl-C, and can be resumed.
     """
     stopped = []
     for file in sorted(data_dir.glob(f"*/ray_tune/{FILE}")):
         try:
-            started = read_json(file.parents[1], file, MAX_BYTES)
-            search = _find(started["search"])
-            processes = [found for name in started["ray"] if (found := _find(name))]
+            _, search, processes = _read(file.parent)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             logger.warning(f"{file}: names no processes, and is left alone ({error!s:.200})")
             continue
@@ -73,23 +75,26 @@ def stop_searches(data_dir: Path) -> list[Path]:
     return stopped
 
 
-def _end(processes: list[Any]) -> None:
+def _read(search_dir: Path) -> tuple[int, psutil.Process | None, list[psutil.Process]]:
+    """The process id of a search, its process if it still runs, and those of its Ray that do."""
+    started = read_json(search_dir.parent, search_dir / FILE, MAX_BYTES)
+    processes = [found for known in started["ray"] if (found := _find(known))]
+    return int(started["search"]["pid"]), _find(started["search"]), processes
+
+
+def _find(known: dict[str, float]) -> psutil.Process | None:
+    try:
+        process = psutil.Process(int(known["pid"]))
+        is_same = abs(process.create_time() - known["started"]) < 1.0
+    except psutil.Error:
+        return None
+    return process if is_same and process.is_running() else None
+
+
+def _end(processes: list[psutil.Process]) -> None:
     for process in processes:
         if process.is_running():
             process.terminate()
     _, stubborn = psutil.wait_procs(processes, timeout=10)
     for process in stubborn:
         process.kill()
-
-
-def _name(process: Any) -> dict[str, float]:
-    return {"pid": process.pid, "started": process.create_time()}
-
-
-def _find(name: dict[str, float]) -> Any | None:
-    try:
-        process = psutil.Process(int(name["pid"]))
-        is_same = abs(process.create_time() - name["started"]) < 1.0
-    except psutil.Error:
-        return None
-    return process if is_same and process.is_running() else None

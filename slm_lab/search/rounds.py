@@ -1,6 +1,6 @@
-"""One trial of a search: its sessions advance together, and report their mean after each round.
+"""A trial of a search: its sessions advance together and report their mean after each round.
 
-All sessions live in the trial's process and take turns, so that a trial with several seeds has one
+All sessions run in the trial's process and take turns. A trial with several seeds therefore has one
 score at every rung, and can be stopped there.
 """
 
@@ -19,19 +19,19 @@ from slm_lab.agent.learning.learner import DivergenceError
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.lock import locked
 from slm_lab.spec import Spec
-from slm_lab.training.console import LOG_FORMAT, LogFile
+from slm_lab.training.console import session_log
 from slm_lab.training.options import RunOptions
 from slm_lab.training.session import Session
 
 POLL_SECONDS = 0.5
-ORPHAN_PATIENCE = 20.0  # seconds for the process of a killed search to see that it is alone
+ORPHAN_PATIENCE = 20.0  # seconds for the process of a killed search to end
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Where a trial is. `score` is finite: the floor stands for one that is not known or not fit.
+    """A trial after a round. `score` is finite: the floor replaces one that is unknown or not.
 
-    `interrupted` means that somebody asked for a stop before the round was complete.
+    `interrupted` means that a stop was asked for before the round was complete.
     """
 
     frame: int
@@ -43,7 +43,7 @@ class Round:
 
 
 class TrialRounds:
-    """Owns the sessions of a trial."""
+    """Owns the sessions of a trial, their locks and their log files."""
 
     def __init__(
         self,
@@ -64,36 +64,28 @@ class TrialRounds:
         self._rungs = rungs
         self._seconds = seconds
         self._sessions: list[Session] = []
-        self._logs: list[int] = []
-        self._locks = ExitStack()
+        self._resources = ExitStack()  # locks and log files
         try:
             for index in range(spec.meta.max_session):
-                name = layout.session_name(trial, index)
+                name, folder = layout.session_name(trial, index), layout.predir
                 path = layout.session_lock(trial, index)
-                lock = locked(path, name, folder=layout.predir, patience=ORPHAN_PATIENCE)
-                self._locks.enter_context(lock)
-                self._logs.append(_session_log(layout, trial, index))
+                lock = locked(path, name, folder=folder, patience=ORPHAN_PATIENCE)
+                self._resources.enter_context(lock)
+                log = session_log(layout.log_path(trial, index), folder, index)
+                self._resources.enter_context(log)
                 with logger.contextualize(session=index):
-                    session = Session(
-                        spec,
-                        layout,
-                        trial,
-                        index,
-                        options,
-                        report=lambda _: None,
-                        should_stop=should_stop,
-                    )
+                    session = Session(spec, layout, trial, index, options, should_stop=should_stop)
                 self._sessions.append(session)
         except BaseException:
             self.close()
             raise
 
     def advance(self) -> Round:
-        """Bring every session to the end of the next round; a session that is there waits.
+        """Train every session to the end of the next round; one that is there already waits.
 
-        One that diverges ends its trial: the others could only be averaged with a failure. Where
-        the trial ends, is interrupted or may be stopped, its files are written before it says so:
-        the search never counts on a trial that a kill could still take files from.
+        A session that diverges ends its trial, because a mean with a failure has no meaning. When
+        the trial ends, is interrupted or may be stopped, its files are written before it reports:
+        after a kill, a trial that has reported still has its files.
         """
         began = time.monotonic()
         frame = min(session.frame for session in self._sessions)
@@ -128,30 +120,18 @@ class TrialRounds:
         return this
 
     def close(self) -> None:
-        """Save and let go of every session; what goes wrong with one does not keep the others."""
+        """Save and close every session; an error in one does not keep the others from it."""
         for index, session in enumerate(self._sessions):
             with logger.contextualize(session=index), logger.catch(message="closing failed"):
                 session.close()
-        self._locks.close()
-        for handler in self._logs:
-            logger.remove(handler)
-        self._sessions, self._logs = [], []
-
-
-def _session_log(layout: RunLayout, trial: int, session: int) -> int:
-    """A log file for what is logged in the name of a session."""
-    return logger.add(
-        LogFile(layout.log_path(trial, session), layout.predir),
-        format=LOG_FORMAT,
-        level="DEBUG",
-        filter=lambda record: record["extra"].get("session") == session,
-    )
+        self._resources.close()
+        self._sessions = []
 
 
 class StopFile:
-    """Whether a stop was asked for, by a file that trials on any node can see.
+    """Whether a stop was asked for, through a file that trials on any node can see.
 
-    Asked at every step of the loop, so it looks at the disk only now and then.
+    The loop asks at every step, so the disk is read only every `POLL_SECONDS`.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,8 +1,8 @@
-"""Which point of the space comes next.
+"""Samplers: choose the next point of the search space.
 
-A sampler is asked by the index of a trial, and draws from a stream of that index: what trial 7 gets
-depends on the seed, and with Optuna on the results known by then, but not on whether the search
-was interrupted in between.
+A sampler draws the point of a trial from a random stream of that trial's index. The point depends
+on the seed, and with Optuna on the results known by then, but not on whether the search was
+interrupted in between.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from slm_lab.search.plan import SearchPlan
 from slm_lab.search.space import Dimension
 
 
-class Sampler(Protocol):
+class PointSampler(Protocol):
     def ask(self, trial: int) -> Point:
-        """A point for a new trial."""
+        """Draw the point of a new trial."""
 
     def replay(self, trial: int, point: Mapping[str, float]) -> None:
-        """A trial that has its point already, from before an interruption."""
+        """Take note of a trial whose point was drawn before an interruption."""
+        return  # independent draws need no note
 
     def tell(self, trial: int, score: float) -> None:
-        """The score that a trial ended with."""
+        """Take note of the score that a trial ended with."""
+        return
 
 
-def make_sampler(plan: SearchPlan, seed: int) -> Sampler:
+def make_sampler(plan: SearchPlan, seed: int) -> PointSampler:
     match plan.sampler:
         case "grid":
             return GridSampler(plan.space)
@@ -39,7 +41,7 @@ def make_sampler(plan: SearchPlan, seed: int) -> Sampler:
             return OptunaSampler(plan.space, seed, plan.max_trial)
 
 
-class RandomSampler:
+class RandomSampler(PointSampler):
     """Independent draws."""
 
     def __init__(self, space: tuple[Dimension, ...], seed: int) -> None:
@@ -55,14 +57,8 @@ class RandomSampler:
             for dim in self._space
         }
 
-    def replay(self, trial: int, point: Mapping[str, float]) -> None:
-        pass
 
-    def tell(self, trial: int, score: float) -> None:
-        pass
-
-
-class GridSampler:
+class GridSampler(PointSampler):
     """Every combination once; the last key of the spec varies fastest."""
 
     def __init__(self, space: tuple[Dimension, ...]) -> None:
@@ -73,15 +69,9 @@ class GridSampler:
     def ask(self, trial: int) -> Point:
         return dict(self._points[trial])
 
-    def replay(self, trial: int, point: Mapping[str, float]) -> None:
-        pass
-
-    def tell(self, trial: int, score: float) -> None:
-        pass
-
 
 def _axis(dim: Dimension) -> list[float]:
-    """Coordinates of every value: indices of options, or the middles of equal shares."""
+    """Coordinates of every value: indices of options, or the centres of equal intervals."""
     points = dim.points()
     assert points is not None, "plan_search refuses a grid over a continuous axis"
     if dim.is_choice:
@@ -90,14 +80,14 @@ def _axis(dim: Dimension) -> list[float]:
 
 
 def _coordinate_of(dim: Dimension, value: float, index: int, count: int) -> float:
-    if dim.distribution == "quniform":  # rounding gives the ends half a share each
+    if dim.distribution == "quniform":  # rounding gives the two ends half an interval each
         low, high, _ = dim.arguments
         return float((value - low) / (high - low))
     return (index + 0.5) / count
 
 
-class OptunaSampler:
-    """Tree-structured Parzen estimator: after some random trials, more where scores were high."""
+class OptunaSampler(PointSampler):
+    """Tree-structured Parzen estimator: random trials first, then more where scores are high."""
 
     def __init__(self, space: tuple[Dimension, ...], seed: int, max_trial: int) -> None:
         import optuna

@@ -1,8 +1,8 @@
-"""From a point in the unit cube to the values of a trial.
+"""The search space: from a point in the unit cube to the values of a trial.
 
-Every distribution is the inverse of its cumulative distribution function, so that a sampler deals
-with numbers between 0 and 1 alone: a log scale, a bell curve or a grid of integers looks to it like
-any other axis. A choice has no order; its coordinate is the index of an option.
+Every distribution is applied through its inverse cumulative distribution function, so that a
+sampler sees only numbers between 0 and 1, whether an axis is logarithmic, normal or a grid of
+integers. A choice has no order; its coordinate is the index of an option.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Dimension:
 
     @property
     def label(self) -> str:
-        """Short, for a column: `agent.net.optim_spec.lr` is `lr`, `...entropy_coef_spec.start_val`
-        is `entropy_coef`."""
+        """Short name for a column: `lr` of `agent.net.optim_spec.lr`, and `entropy_coef` of
+        `agent.algorithm.entropy_coef_spec.start_val`."""
         *_, parent, last = f".{self.path}".split(".")
         return parent.removesuffix("_spec") if last in ("start_val", "end_val", "name") else last
 
@@ -49,7 +49,6 @@ class Dimension:
         return f"{self.path} ~ {self.distribution}({arguments})"
 
     def value(self, coordinate: float) -> Any:
-        """The value at a coordinate."""
         if self.is_choice:
             return self.arguments[int(coordinate)]
         first, second, *rest = self.arguments
@@ -84,7 +83,7 @@ class Dimension:
         return round(float(multiple * step), _DIGITS)
 
     def points(self) -> tuple[Any, ...] | None:
-        """Every value it can take, where these can be counted; None on a continuous axis."""
+        """Every value of the axis, or None if it is continuous."""
         if self.is_choice:
             return self.arguments
         if self.distribution == "randint":
@@ -108,7 +107,7 @@ def dimensions(spec: Spec) -> tuple[Dimension, ...]:
 
 
 def values_at(space: tuple[Dimension, ...], point: Mapping[str, float]) -> dict[str, Any]:
-    """Path -> value, for the keys of a point."""
+    """The values of a point, by path."""
     return {dim.path: dim.value(point[dim.path]) for dim in space}
 
 
@@ -117,5 +116,5 @@ def _log_scale(low: float, high: float, coordinate: float) -> float:
 
 
 def _multiples_within(low: float, high: float, step: float) -> tuple[int, int]:
-    """First and last k with low <= k * step <= high, forgiving a float that is a hair off."""
+    """First and last k with low <= k * step <= high, up to rounding errors of floats."""
     return math.ceil(low / step - _EDGE), math.floor(high / step + _EDGE)

@@ -1,4 +1,4 @@
-"""How fast a spec trains here, measured by training it for a few seconds."""
+"""Measure how fast a spec trains here, by training it for a few seconds."""
 
 from __future__ import annotations
 
@@ -18,27 +18,16 @@ SECONDS = 4.0
 
 
 def measure_speed(spec: Spec, seconds: float = SECONDS) -> float:
-    """Frames per second of one session in this process, without compilation.
-
-    Nothing of it is kept.
-    """
+    """Frames per second of one session in this process, not compiled; no files are kept."""
     spec = spec.with_values({"meta.compile": "off", "meta.random_seed": 0})
     options = RunOptions(mode="search")
     set_threads(spec, options)
-    logger.disable("slm_lab")  # its checkpoints are of no interest to anybody
+    logger.disable("slm_lab")
     with TemporaryDirectory() as folder, ExitStack() as afterwards:
         afterwards.callback(logger.enable, "slm_lab")
         layout = RunLayout.create(spec.name, "speed", folder)
         end = time.monotonic() + seconds
-        session = Session(
-            spec,
-            layout,
-            0,
-            0,
-            options,
-            report=lambda _: None,
-            should_stop=lambda: time.monotonic() > end,
-        )
+        session = Session(spec, layout, 0, 0, options, should_stop=lambda: time.monotonic() > end)
         afterwards.callback(session.close)
         began = time.monotonic()
         end = began + seconds

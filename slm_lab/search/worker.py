@@ -1,4 +1,4 @@
-"""A trial in its own Ray process: Tune asks for one round after the other."""
+"""A trial in its Ray process: Tune asks for one round after the other."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import ray
 from loguru import logger
-from ray import tune
 
 from slm_lab.runs.layout import RunLayout
+from slm_lab.search.ray_setup import ray, tune
 from slm_lab.search.rounds import Round, StopFile, TrialRounds
 from slm_lab.spec import Spec, SpecError
 from slm_lab.training.console import setup_logging
@@ -21,8 +20,8 @@ from slm_lab.training.threads import set_threads
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What the trials of a search have in common; sent to every process once."""
+class SearchJob:
+    """Settings that all trials of a search share; sent to every process once."""
 
     spec: Spec
     predir: str
@@ -33,16 +32,16 @@ class Job:
     floor: float
 
 
-class Worker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
-    """`setup`, `step`, `reset_config` and `cleanup` are the names that Tune calls.
+class TrialWorker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
+    """Trains one trial after the other; Tune calls `setup`, `step`, `reset_config` and `cleanup`.
 
-    One process serves many trials, one after the other. A mistake or a crash of a trial is a result
-    like any other, with its reason in plain text; only the death of the process is left to Tune.
+    A mistake or a crash of a trial becomes a result with its reason in plain text. Only the death
+    of the process is left to Tune.
     """
 
-    def setup(self, config: dict[str, Any], job: Job) -> None:
-        # Nothing is made before the first step: Tune may start a process for a trial and then give
-        # the trial to one that has become free, and two must not write the same files.
+    def setup(self, config: dict[str, Any], job: SearchJob) -> None:
+        # The trial begins at the first step: Tune may start a process for it and then give it to
+        # one that has become free, and two must not write the same files.
         end_with_parent()
         self._job = job
         self._rounds: TrialRounds | None = None
@@ -99,5 +98,4 @@ class Worker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
 
 
 def _node() -> str:
-    """The machine of the cluster that this process runs on."""
     return str(ray.get_runtime_context().get_node_id())

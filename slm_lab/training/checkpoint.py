@@ -1,37 +1,29 @@
-"""A session's whole state as a folder, and back. `manifest.py` says how it is guarded.
+"""Checkpoints of a session: its whole state as a folder, and back.
 
-    checkpoint/{session}/last/       the newest: manifest.json, state.json, tensors.safetensors and
+    checkpoint/{session}/last/       the newest: manifest.json, state.json, tensors.safetensors, and
                                      the rows of a replay as {ring}-{first}-{end}.safetensors
     checkpoint/{session}/last-1/     the one before it, in case the newest is damaged
     checkpoint/{session}/best/       the agent alone, at its best score; best-1 the one before
 
-A state is a tree of dicts, lists, numbers and text, which becomes JSON; its tensors and arrays
-go into the safetensors file under their path in the tree. A folder is written beside, synced and
-renamed: a kill at any instant leaves the last good one.
-
-A replay is too large to be written each time. Its rows are kept in chunks: a checkpoint links to
-the chunks of the one it replaces, and adds the rows written since. It never shares a file with the
-one that stays as its fallback, so that damage to one file costs one checkpoint.
+A folder is written under another name, synced and renamed: a kill at any instant leaves the last
+good one. It shares files with the one it pushes out and never with the one that stays as its
+fallback, so that damage to one file costs one checkpoint. `runs/checkpoint_manifest.py` says how
+the files are verified.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import safetensors.numpy
-import torch
 from loguru import logger
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from slm_lab.agent.memory.ring import Ring
 from slm_lab.runs.checkpoint_manifest import (
@@ -46,12 +38,13 @@ from slm_lab.runs.checkpoint_manifest import (
 )
 from slm_lab.runs.files import make_folder
 from slm_lab.runs.provenance import versions
-from slm_lab.runs.rotation import link, rotate, sync_folder
+from slm_lab.runs.rotation import rotate, sync_folder
+from slm_lab.training.ring_chunks import StoredRing, write_ring, write_synced
+from slm_lab.training.state_tree import flatten, unflatten
 
 Slot = Literal["last", "best"]
 STATE, TENSORS = "state.json", "tensors.safetensors"
 MAX_STATE_BYTES = 256_000_000  # of JSON: arrays are elsewhere
-MAX_CHUNK_BYTES = 64_000_000
 
 
 class CheckpointStore:
@@ -73,9 +66,9 @@ class CheckpointStore:
         *,
         finished: bool = False,
     ) -> CheckpointManifest:
-        """Replace the newest checkpoint; it becomes the one before. OSError leaves both alone.
+        """Replace the newest checkpoint, which becomes the fallback. OSError leaves both alone.
 
-        The same best agent once more, after a kill, replaces nothing.
+        Writing the same best agent once more, after a kill, replaces nothing.
         """
         newest, beside = self.folder / slot, self.folder / f"{slot}.writing"
         try:
@@ -83,9 +76,10 @@ class CheckpointStore:
             make_folder(self._run_dir, self.folder)  # refuses a link on the way
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir()
-            # Only what is pushed out may lend its chunks; without a newest the one before stays.
-            older = self.folder / f"{slot}-1" if newest.exists() else None
-            files = write_state(beside, state, base=older)
+            # Only the checkpoint to be pushed out may share its chunks. Without a newest, the
+            # fallback is all there is, and stays.
+            pushed_out = self.folder / f"{slot}-1" if newest.exists() else None
+            files = _write_state(beside, state, base=pushed_out)
             manifest = CheckpointManifest(
                 session=self._session,
                 spec_sha256=self._spec_sha256,
@@ -98,7 +92,7 @@ class CheckpointStore:
             if slot == "best" and _holds(newest, manifest):
                 shutil.rmtree(beside)
                 return manifest
-            _write(beside / MANIFEST, manifest.to_bytes())
+            write_synced(beside / MANIFEST, manifest.to_bytes())
             sync_folder(beside)
             rotate(beside, newest)
         except OSError:
@@ -139,7 +133,7 @@ class CheckpointStore:
 
 
 def read_checkpoint(folder: Path, *, max_bytes: int) -> tuple[CheckpointManifest, dict[str, Any]]:
-    """What a checkpoint folder holds, after every file was found whole.
+    """Manifest and state of a checkpoint folder, after every checksum was verified.
 
     `max_bytes` bounds what is allocated, whatever the folder claims. Rings come as `StoredRing`s.
     """
@@ -149,13 +143,16 @@ def read_checkpoint(folder: Path, *, max_bytes: int) -> tuple[CheckpointManifest
     if manifest.size > max_bytes:
         found = f"claims {manifest.size:,} bytes, expected {max_bytes:,} at most for this spec"
         raise CheckpointError(folder / MANIFEST, found)
-    for name, entry in manifest.files.items():
-        check_file(folder / name, entry)
+    _check_files(folder, manifest)
     content = _read_json(folder, manifest)
     path = folder / TENSORS
     try:
         with safe_open(path, framework="numpy") as tensors:
-            state = _unflatten(content, tensors, folder, manifest)
+            state = unflatten(
+                content["tree"],
+                tensors,
+                lambda ring: StoredRing.of(content["rings"][ring], folder, manifest),
+            )
     except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(path, f"does not fit its {STATE} ({error!r:.200})") from None
     if not isinstance(state, dict):
@@ -163,233 +160,31 @@ def read_checkpoint(folder: Path, *, max_bytes: int) -> tuple[CheckpointManifest
     return manifest, state
 
 
-def _holds(folder: Path, manifest: CheckpointManifest) -> bool:
-    """Whether a checkpoint is whole, and the one that a manifest describes."""
-    try:
-        found = read_manifest(folder)
-        for name, entry in manifest.files.items():
-            check_file(folder / name, entry)
-    except CheckpointError:
-        return False
-    return found.files == manifest.files and found.spec_sha256 == manifest.spec_sha256
-
-
-def write_state(
-    folder: Path, state: Mapping[str, Any], base: Path | None = None
-) -> dict[str, FileEntry]:
-    """Write a tree into an empty folder, taking over what chunks it can from `base`."""
+def _write_state(folder: Path, state: Mapping[str, Any], base: Path | None) -> dict[str, FileEntry]:
+    """Write a state into an empty folder, linking to the chunks of the checkpoint `base`."""
     arrays: dict[str, np.ndarray] = {}
     rings: dict[str, Ring] = {}
-    tree = _flatten(state, "", arrays, rings)
+    tree = flatten(state, "", arrays, rings)
     files: dict[str, FileEntry] = {}
     layouts: dict[str, Any] = {}
     known = _stored_rings(base) if rings and base is not None else {}
     for path, ring in rings.items():
-        chunks, entries = _write_ring(folder, path, ring, known.get(path))
+        layouts[path], entries = write_ring(folder, path, ring, known.get(path))
         files |= entries
-        layouts[path] = {
-            "written": ring.written,
-            "generation": ring.generation,
-            "chunks": [[chunk.start, chunk.stop, chunk.file] for chunk in chunks],
-        }
-    files[TENSORS] = _write(folder / TENSORS, safetensors.numpy.save(arrays))
+    files[TENSORS] = write_synced(folder / TENSORS, safetensors.numpy.save(arrays))
     content = json.dumps({"tree": tree, "rings": layouts}).encode()
-    files[STATE] = _write(folder / STATE, content)
+    files[STATE] = write_synced(folder / STATE, content)
     return files
 
 
-def has_rings(state: Any) -> bool:
-    if isinstance(state, Mapping):
-        return any(map(has_rings, state.values()))
-    return isinstance(state, Ring)
-
-
-def tree_bytes(state: Any) -> int:
-    """How much memory the tensors and arrays of a tree take, rings in full."""
-    if isinstance(state, Ring):
-        return sum(column.nbytes for column in state.columns.values())
-    if isinstance(state, Tensor | np.ndarray):
-        return int(state.nbytes)
-    if isinstance(state, Mapping):
-        return sum(map(tree_bytes, state.values()))
-    if isinstance(state, Sequence) and not isinstance(state, str):
-        return sum(map(tree_bytes, state))
-    return 0
-
-
-def check_fits(saved: Any, live: Any, path: str = "") -> None:
-    """Raise ValueError unless the saved tree has the keys, shapes and types of the live one."""
-    if isinstance(live, Mapping):
-        if not isinstance(saved, Mapping) or saved.keys() != live.keys():
-            found = sorted(saved) if isinstance(saved, Mapping) else type(saved).__name__
-            raise ValueError(f"{path}: found {found}, expected {sorted(live)}")
-        for key, value in live.items():
-            check_fits(saved[key], value, f"{path}/{key}")
-    elif isinstance(live, Tensor) and (
-        not isinstance(saved, Tensor) or saved.shape != live.shape or saved.dtype != live.dtype
-    ):
-        found = f"{tuple(saved.shape)}" if isinstance(saved, Tensor) else type(saved).__name__
-        raise ValueError(f"{path}: found {found}, expected {tuple(live.shape)} of {live.dtype}")
-
-
-# Rings
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Rows `start` to `stop` of a ring, numbered as they were written, in one file."""
-
-    start: int
-    stop: int
-    file: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRing:
-    """A ring on disk, to be copied into a live one of the same layout."""
-
-    folder: Path
-    written: int
-    generation: int
-    chunks: tuple[Chunk, ...]
-    entries: Mapping[str, FileEntry]
-
-    def copy_into(self, columns: Mapping[str, Tensor]) -> None:
-        slots = next(iter(columns.values())).shape[0]
-        row = oldest = max(0, self.written - slots)
-        for chunk in self.chunks:
-            if chunk.start > row or chunk.stop <= row:
-                raise ValueError(f"rows {row} to {chunk.start} of a ring are missing")
-            self._copy_chunk(chunk, row, columns, slots)
-            row = chunk.stop
-        if row != self.written:
-            raise ValueError(f"rows {row} to {self.written} of a ring of {oldest} are missing")
-
-    def _copy_chunk(
-        self, chunk: Chunk, first: int, columns: Mapping[str, Tensor], slots: int
-    ) -> None:
-        with safe_open(self.folder / chunk.file, framework="numpy") as stored:
-            for name, column in columns.items():
-                part = stored.get_slice(name)
-                shape = (chunk.stop - chunk.start, *column.shape[1:])
-                if tuple(part.get_shape()) != shape:
-                    found = f"{chunk.file}: {name} is {part.get_shape()}, expected {shape}"
-                    raise ValueError(found)
-                for start, stop in _without_seam(first, chunk.stop, slots):
-                    rows = part[start - chunk.start : stop - chunk.start]
-                    slot = start % slots
-                    column[slot : slot + stop - start] = torch.from_numpy(rows)
-
-
-def _without_seam(start: int, stop: int, slots: int) -> Iterator[tuple[int, int]]:
-    """Cut a range of row numbers where the ring begins again at slot 0."""
-    while start < stop:
-        end = min(stop, (start // slots + 1) * slots)
-        yield start, end
-        start = end
-
-
-def _write_ring(
-    folder: Path, path: str, ring: Ring, base: StoredRing | None
-) -> tuple[list[Chunk], dict[str, FileEntry]]:
-    kept, start = _reusable(ring, base)
-    entries: dict[str, FileEntry] = {}
-    for chunk in kept:
-        assert base is not None
-        link(base.folder / chunk.file, folder / chunk.file)
-        entries[chunk.file] = base.entries[chunk.file]
-    step = max(1, MAX_CHUNK_BYTES // ring.row_bytes)
-    for first in range(start, ring.written, step):
-        stop = min(first + step, ring.written)
-        file = f"{path.replace('/', '.')}-{first:012d}-{stop:012d}.safetensors"
-        rows = {name: _array(column) for name, column in ring.rows(first, stop).items()}
-        entries[file] = _write(folder / file, safetensors.numpy.save(rows))
-        kept.append(Chunk(first, stop, file))
-    return kept, entries
-
-
-def _reusable(ring: Ring, base: StoredRing | None) -> tuple[list[Chunk], int]:
-    """Chunks that still hold what the ring holds, and the first row that is in none of them.
-
-    Small chunks are written again together with newer rows, so that their number grows like a
-    logarithm and each row is written that many times.
-    """
-    if base is None or base.generation != ring.generation or base.written > ring.written:
-        return [], ring.oldest
-    kept = [chunk for chunk in base.chunks if chunk.stop > ring.oldest]
-    start = max(base.written, ring.oldest)
-    while kept and kept[-1].stop - kept[-1].start <= ring.written - start:
-        first = max(kept[-1].start, ring.oldest)
-        if (ring.written - first) * ring.row_bytes > MAX_CHUNK_BYTES:
-            break
-        kept.pop()
-        start = first
-    return kept, start
-
-
 def _stored_rings(folder: Path) -> dict[str, StoredRing]:
-    """The rings of an older checkpoint; none if it is not there or cannot be used."""
+    """The rings of an older checkpoint; none if it is missing or cannot be used."""
     try:
         manifest = read_manifest(folder)
         layouts = _read_json(folder, manifest)["rings"]
-        return {path: _stored_ring(layouts[path], folder, manifest) for path in layouts}
+        return {path: StoredRing.of(layouts[path], folder, manifest) for path in layouts}
     except (CheckpointError, KeyError, TypeError, ValueError):
         return {}
-
-
-def _stored_ring(layout: Any, folder: Path, manifest: CheckpointManifest) -> StoredRing:
-    chunks = tuple(Chunk(int(a), int(b), str(file)) for a, b, file in layout["chunks"])
-    entries = {chunk.file: manifest.files[chunk.file] for chunk in chunks}
-    return StoredRing(folder, int(layout["written"]), int(layout["generation"]), chunks, entries)
-
-
-# Trees
-
-
-def _flatten(node: Any, path: str, arrays: dict[str, np.ndarray], rings: dict[str, Ring]) -> Any:
-    """The tree as JSON can hold it, with a reference in place of each array."""
-    if isinstance(node, Ring):
-        rings[path] = node
-        return {"$ring": path}
-    if isinstance(node, Tensor):
-        arrays[path] = _array(node)
-        return {"$tensor": path}
-    if isinstance(node, np.ndarray):
-        arrays[path] = node if node.flags.c_contiguous else node.copy()
-        return {"$array": path}
-    if isinstance(node, Mapping):
-        return {
-            k: _flatten(v, f"{path}/{k}" if path else k, arrays, rings) for k, v in node.items()
-        }
-    if isinstance(node, Sequence) and not isinstance(node, str):
-        return [_flatten(v, f"{path}/{i}", arrays, rings) for i, v in enumerate(node)]
-    return node.item() if isinstance(node, np.generic) else node
-
-
-def _unflatten(content: Any, tensors: Any, folder: Path, manifest: CheckpointManifest) -> Any:
-    def build(node: Any) -> Any:
-        if isinstance(node, list):
-            return [build(value) for value in node]
-        if not isinstance(node, dict):
-            return node
-        match node:
-            case {"$tensor": str(path)}:
-                return torch.from_numpy(tensors.get_tensor(path))
-            case {"$array": str(path)}:
-                return tensors.get_tensor(path)
-            case {"$ring": str(path)}:
-                return _stored_ring(content["rings"][path], folder, manifest)
-        return {key: build(value) for key, value in node.items()}
-
-    return build(content["tree"])
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    array: np.ndarray = tensor.detach().cpu().contiguous().numpy()
-    return array
-
-
-# Files
 
 
 def _read_json(folder: Path, manifest: CheckpointManifest) -> dict[str, Any]:
@@ -400,20 +195,27 @@ def _read_json(folder: Path, manifest: CheckpointManifest) -> dict[str, Any]:
     if manifest.files[STATE].size > MAX_STATE_BYTES:
         raise CheckpointError(path, f"{manifest.files[STATE].size:,} bytes are too many")
     try:
-        tree = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(path, f"is damaged ({error!r:.100})") from None
-    if not isinstance(tree, dict):
+    if not isinstance(content, dict):
         raise CheckpointError(path, "is no state")
-    return tree
+    return content
 
 
-def _write(path: Path, content: bytes) -> FileEntry:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return FileEntry(len(content), hashlib.sha256(content).hexdigest())
+def _check_files(folder: Path, manifest: CheckpointManifest) -> None:
+    for name, entry in manifest.files.items():
+        check_file(folder / name, entry)
+
+
+def _holds(folder: Path, manifest: CheckpointManifest) -> bool:
+    """Whether a folder holds, undamaged, the checkpoint that a manifest describes."""
+    try:
+        found = read_manifest(folder)
+        _check_files(folder, found)
+    except CheckpointError:
+        return False
+    return found.files == manifest.files and found.spec_sha256 == manifest.spec_sha256
 
 
 def _set_aside(folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""What a run tells the person at the terminal, and its log files.
+"""The log files of a run, and the progress it shows at the terminal.
 
-Sessions train in their own processes and send a `Progress` now and then; the trial's process alone
-owns the screen. On a terminal the trial shows one live row per session; into a file or a pipe it
+Sessions train in their own processes and send a `Progress` now and then; only the trial's process
+writes to the screen. On a terminal it shows one live row per session; into a file or a pipe it
 writes plain log lines, few enough to read.
 """
 
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from loguru import logger
@@ -36,7 +35,7 @@ PLAIN_INTERVAL = 5.0  # seconds between two lines of one session when there is n
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A small message from a session: where it is and how it does. NaN means not known yet."""
+    """A small message from a session: its frame and its scores. NaN means not known yet."""
 
     session: int
     frame: int
@@ -48,7 +47,7 @@ class Progress:
 
 
 class LogFile:
-    """A log file of a run folder, as a sink of loguru; a full disk is told once, on stderr."""
+    """A log file of a run folder, as a sink of loguru; a full disk is reported once, on stderr."""
 
     def __init__(self, path: Path, folder: Path | None = None) -> None:
         self.path = path
@@ -59,7 +58,7 @@ class LogFile:
             self._file: IO[bytes] | None = open_for_append(folder, path)
         except OSError as error:
             self._file = None
-            self._tell(error)
+            self._report_loss(error)
 
     def write(self, message: str) -> None:
         if self._file is None:
@@ -69,7 +68,7 @@ class LogFile:
             self._file.flush()
             self._is_lost = False
         except OSError as error:
-            self._tell(error)
+            self._report_loss(error)
 
     @property
     def is_open(self) -> bool:
@@ -82,7 +81,7 @@ class LogFile:
                 self._file.close()
             self._file = None
 
-    def _tell(self, error: OSError) -> None:
+    def _report_loss(self, error: OSError) -> None:
         if not self._is_lost:
             self._is_lost = True
             sys.stderr.write(f"{self.path}: log lines are lost ({error.strerror})\n")
@@ -98,9 +97,9 @@ def setup_logging(
     stderr_level: str | None = None,
     folder: Path | None = None,
 ) -> None:
-    """Send this process's log to its unit's file, and to stderr from `stderr_level` (= `level`).
+    """Send this process's log to a file, and to stderr from `stderr_level` (default: `level`).
 
-    A session whose trial owns the screen gives "WARNING", so that its checkpoints stay in its file.
+    A session whose trial owns the screen sets "WARNING", so that its checkpoints stay in its file.
     """
     global _process_log
     log_file = _process_log = LogFile(log_path, folder)
@@ -114,10 +113,24 @@ def open_log_file() -> LogFile | None:
     return _process_log if _process_log is not None and _process_log.is_open else None
 
 
+def setup_run_log(log_path: Path, folder: Path, stderr_level: str) -> None:
+    """Log a whole run: the file keeps what tools look for, however quiet the screen is."""
+    level = "DEBUG" if stderr_level.upper() in ("TRACE", "DEBUG") else "INFO"
+    setup_logging(log_path, level, stderr_level=stderr_level, folder=folder)
+
+
 @contextmanager
-def session_log(log_path: Path, folder: Path | None = None) -> Iterator[None]:
-    """A log file for a session that shares the process, and so the log, of its trial."""
-    handler = logger.add(LogFile(log_path, folder), format=LOG_FORMAT, level="DEBUG")
+def session_log(log_path: Path, folder: Path, session: int | None = None) -> Iterator[None]:
+    """Keep a log file for a session that shares the process, and so the log, of its trial.
+
+    If several sessions share it, `session` is the index that lines of this one are logged with.
+    """
+    handler = logger.add(
+        LogFile(log_path, folder),
+        format=LOG_FORMAT,
+        level="DEBUG",
+        filter=lambda record: session is None or record["extra"].get("session") == session,
+    )
     try:
         yield
     finally:
@@ -130,21 +143,19 @@ def _write_stderr(message: Message) -> None:
     sys.stderr.flush()
 
 
-def format_checkpoint(
-    trial: int, session: int, session_name: str, row: Mapping[str, float], mode: str = "train"
-) -> str:
-    """The log entry of one checkpoint: a heading, then cells of one width, four to a line."""
+def format_checkpoint(trial: int, session: int, session_name: str, row: Mapping[str, float]) -> str:
+    """Format the log entry of a checkpoint: a heading, then cells of one width, four to a line."""
     cells = [f"{key}:{format_value(key, value)}" for key, value in row.items()]
     width = max(map(len, cells), default=0)
     lines = [
         "  ".join(cell.ljust(width) for cell in cells[start : start + 4]).rstrip()
         for start in range(0, len(cells), 4)
     ]
-    return "\n".join([f"Trial {trial} session {session} {session_name} [{mode}]", *lines])
+    return "\n".join([f"Trial {trial} session {session} {session_name} [train]", *lines])
 
 
 def format_profile(env_s: float, act_s: float, learn_s: float, other_s: float) -> str:
-    """Where the seconds went: `time: env 31 % · act 22 % · learn 41 % · other 6 %`."""
+    """Format where the seconds went: `time: env 31 % · act 22 % · learn 41 % · other 6 %`."""
     seconds = {"env": env_s, "act": act_s, "learn": learn_s, "other": other_s}
     total = sum(seconds.values())
     shares = (f"{name} {spent / total if total else 0:.0%}" for name, spent in seconds.items())
@@ -152,7 +163,7 @@ def format_profile(env_s: float, act_s: float, learn_s: float, other_s: float) -
 
 
 def format_value(key: str, value: float) -> str:
-    """`frame` as 2.00e+05, rewards as 500.00, other fractions to four digits."""
+    """Format `frame` as 2.00e+05, rewards as 500.00, other fractions to four digits."""
     if math.isnan(value):
         return "nan"
     if key == "frame":
@@ -162,8 +173,28 @@ def format_value(key: str, value: float) -> str:
     return f"{value:g}" if float(value).is_integer() else f"{value:.4g}"
 
 
+def is_live(console: Console) -> bool:
+    """Whether rows can be redrawn in place, as on a terminal."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+class Throttle:
+    """Lets one line of each kind through every `PLAIN_INTERVAL` seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._last: dict[int, float] = {}
+
+    def is_due(self, kind: int, *, always: bool = False) -> bool:
+        now = self._clock()
+        if not always and now - self._last.get(kind, -math.inf) < PLAIN_INTERVAL:
+            return False
+        self._last[kind] = now
+        return True
+
+
 class TrialDisplay:
-    """The progress of a trial's sessions, on whatever stderr is.
+    """Shows the progress of a trial's sessions on stderr, live or as plain lines.
 
     with TrialDisplay(trial=0, max_session=4) as display:
         display.update(progress)
@@ -179,45 +210,28 @@ class TrialDisplay:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trial = trial
-        self._max_session = max_session
-        self._clock = clock
-        self._spoke_at: dict[int, float] = {}
+        self._throttle = Throttle(clock)
         console = console or Console(stderr=True)
-        is_live = console.is_terminal and not console.is_dumb_terminal
-        self._rows = _Rows(trial, max_session, console) if is_live else None
+        self._rows = _Rows(trial, max_session, console) if is_live(console) else None
 
     def __enter__(self) -> TrialDisplay:
         if self._rows:
             self._rows.live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._rows:
             self._rows.live.stop()
 
     def update(self, progress: Progress) -> None:
         if self._rows:
             self._rows.update(progress)
-        elif self._is_due(progress):
+        elif self._throttle.is_due(progress.session, always=progress.frame >= progress.max_frame):
             logger.info(self._plain_line(progress))
 
     def finish(self, session: int, text: str) -> None:
-        """Say how a session ended; its row stays as it is."""
+        """Log how a session ended; its row stays as it is."""
         logger.info(f"Trial {self._trial} session {session} | {text}")
-
-    def _is_due(self, progress: Progress) -> bool:
-        now = self._clock()
-        spoke_at = self._spoke_at.get(progress.session)
-        is_last = progress.frame >= progress.max_frame
-        if spoke_at is not None and now - spoke_at < PLAIN_INTERVAL and not is_last:
-            return False
-        self._spoke_at[progress.session] = now
-        return True
 
     def _plain_line(self, progress: Progress) -> str:
         parts = (
@@ -233,7 +247,7 @@ class TrialDisplay:
 
 
 class _Rows:
-    """The live form: a bar per session, and below them where the time goes."""
+    """A live progress bar per session, and below them where the time goes."""
 
     def __init__(self, trial: int, max_session: int, console: Console) -> None:
         self._bars = bar.Progress(

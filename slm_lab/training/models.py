@@ -1,9 +1,10 @@
-"""Trained nets as plain state dicts, under the file names that existing tools know."""
+"""Save and load trained nets as plain state dicts, under the file names of the original SLM Lab."""
 
 from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -22,31 +23,28 @@ READ_BYTES = 1 << 20
 
 
 def snapshot(agent: Agent) -> StateDicts:
-    """Copies of what the agent has learned, to be written now or later."""
+    """Copies of the agent's nets, optimiser slots and statistics, to be written now or later."""
     algorithm = agent.algorithm
     states: StateDicts = {}
     for name, module in algorithm.modules.items():
-        states[f"{name}_model"] = {
-            k: v.detach().cpu().clone() for k, v in module.state_dict().items()
-        }
+        states[f"{name}_model"] = _copies(module.state_dict())
         prefix = f"{name}.slot."
-        slots = {
-            k.removeprefix(prefix): v
-            for k, v in algorithm.learner.state.items()
-            if k.startswith(prefix)
-        }
-        states[f"{name}_optim"] = {k: v.detach().cpu().clone() for k, v in slots.items()}
-    for name, parameters in agent.target_nets().items():
-        states[f"{name}_model"] = {k: v.detach().cpu().clone() for k, v in parameters.items()}
-    for name, statistics in agent.statistics().items():
-        states[f"{name}_model"] = {k: v.cpu().clone() for k, v in statistics.items()}
+        state = algorithm.learner.state.items()
+        slots = {k.removeprefix(prefix): v for k, v in state if k.startswith(prefix)}
+        states[f"{name}_optim"] = _copies(slots)
+    for name, tensors in (agent.target_nets() | agent.statistics()).items():
+        states[f"{name}_model"] = _copies(tensors)
     return states
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
 
 def save_models(
     states: StateDicts, layout: RunLayout, trial: int, session: int, *, best: bool
 ) -> None:
-    """Write all files beside, then rename them in a row: a failure leaves the older set whole.
+    """Write all files under other names, then rename them: a failure leaves the older set whole.
 
     A kill between two renames mixes two sets, until a resume writes all of them again.
     """
@@ -62,7 +60,7 @@ def save_models(
 
 
 def warn_of_unmoved_parameters(agent: Agent, before: StateDicts) -> None:
-    """A parameter that updates leave untouched is cut off from the loss: say which."""
+    """Warn of parameters that the first updates left unchanged: no loss depends on them."""
     for name, module in agent.algorithm.modules.items():
         first = before[f"{name}_model"]
         unmoved = [k for k, v in module.named_parameters() if torch.equal(v.cpu(), first[k])]
@@ -71,7 +69,7 @@ def warn_of_unmoved_parameters(agent: Agent, before: StateDicts) -> None:
 
 
 def load_model(path: Path, *, folder: Path | None = None) -> dict[str, Tensor]:
-    """A saved state dict, whoever saved it: plain finite tensors by name, or a RunFolderError.
+    """Load plain tensors by name from a file of unknown origin, or raise a RunFolderError.
 
     Nothing in the file is executed, and reading takes no more memory than the file has bytes.
     `folder` is the run folder, by default that of the file.
@@ -104,7 +102,7 @@ def load_model(path: Path, *, folder: Path | None = None) -> dict[str, Tensor]:
 
 
 def _is_plain(value: object) -> bool:
-    """Real numbers in memory: not sparse, quantised or complex, and not without data."""
+    """Whether a value is a dense tensor of real numbers in memory."""
     return (
         isinstance(value, Tensor)
         and type(value) in (Tensor, nn.Parameter)
@@ -115,10 +113,10 @@ def _is_plain(value: object) -> bool:
 
 
 def _check_archive(path: Path, file: IO[bytes]) -> None:
-    """Refuse what torch.save did not write, or what has changed since.
+    """Refuse a file that torch.save did not write, or that has changed since.
 
-    torch saves an uncompressed zip; a compressed one could unfold into any size. torch's reader
-    ignores the checksums in it, so that a flipped bit would load as other weights.
+    torch saves an uncompressed zip; a compressed one could unfold to any size. torch's reader
+    ignores the checksums in it: a flipped bit would load as other weights.
     """
     try:
         size = file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""How to run a spec: what the command line adds to it, and nothing that shapes the learning."""
+"""Options of a run that the command line adds to a spec; none of them changes the learning."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ class RunOptions:
     cuda_offset: int = 0
     wandb: bool = False
     data_dir: str = "data"
-    resume: bool = False  # go on from the checkpoints of the run folder
-    timestamp: str = ""  # in the name of a new run folder; now, if empty
+    resume: bool = False  # continue from the checkpoints of the run folder
+    timestamp: str = ""  # in the name of a new run folder; empty: now
     upload_hf: bool = False  # share the run folder while it grows, and at the end
     # The Ray cluster to run on. None: processes of this machine; for a search, a Ray of its own.
     ray_address: str | None = None
-    # Of a search: trials whose models stay (-1: all), and how many of the best are run again with
-    # fresh seeds.
-    keep: int = 3
-    validate: int = 0
+    keep: int = 3  # trials of a search whose models are kept; -1: all
+    validate: int = 0  # best trials of a search to be trained again with new seeds

@@ -1,4 +1,4 @@
-"""`--profile`: where the time goes, operator by operator.
+"""`--profile`: measure the time of each operator.
 
 Writes `profiler/profiler_summary.json`, `profiler/profiling_dashboard.html` and a trace for
 chrome://tracing or Perfetto under `traces/`.
@@ -25,7 +25,7 @@ ROWS_SHOWN = 30
 
 
 class OperatorProfiler:
-    """Skips the first steps, which warm up and compile, then records some and writes its files."""
+    """Skips the first steps, which warm up and compile, records the next ones, writes its files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

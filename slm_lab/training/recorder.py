@@ -1,22 +1,14 @@
-"""The metrics history of one session: the rows of its CSV, and their copy in TensorBoard.
-
-Nothing happens between two calls of `record`, so recording costs the training loop nothing.
-"""
+"""The metrics history of a session: the rows of its CSV files, and who else receives them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from loguru import logger
-from numpy.typing import ArrayLike
-from tensorboard.compat.proto.summary_pb2 import (  # type: ignore[import-untyped]
-    HistogramProto,
-    Summary,
-)
 
 from slm_lab.runs.files import (
     MAX_TABLE_BYTES,
@@ -27,7 +19,7 @@ from slm_lab.runs.files import (
 )
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec.run_folder import RunFolderError
-from slm_lab.training.event_file import EventFile
+from slm_lab.training.tensorboard_sink import TensorboardSink
 
 BASE_COLUMNS = (
     "total_reward",
@@ -49,55 +41,42 @@ Row = dict[str, float]
 
 
 class Sink(Protocol):
-    """A further place for the numbers; `wandb_sink.WandbSink` is one."""
+    """A receiver of metrics besides the CSV. A failure in it never ends a run."""
 
-    def scalars(self, values: Mapping[str, float]) -> None: ...
+    def scalars(self, frame: int, values: Mapping[str, float]) -> None: ...
     def close(self) -> None: ...
 
 
 class Recorder:
-    """Owns what a session has measured so far, and every file that says so.
+    """Owns the metrics of a session so far, and the files that hold them.
 
-    A row holds the columns of `BASE_COLUMNS` but `total_reward_ma`, which is computed here; NaN, or
-    a column left out, means not known. Further columns follow those: first the ones that
-    algorithms are known for, then any others in the order given. A `sink` gets what TensorBoard
-    gets.
+    A row has the columns of `BASE_COLUMNS` except `total_reward_ma`, which is computed here. NaN,
+    or a missing column, means not known. Further columns follow: first `ALGORITHM_COLUMNS`, then
+    any others in the order given. TensorBoard and the `sinks` receive every row.
     """
 
-    def __init__(
-        self, layout: RunLayout, trial: int, session: int, sink: Sink | None = None
-    ) -> None:
-        self._sink = sink
-        self._unit = f"trial{trial}_session{session}"
+    def __init__(self, layout: RunLayout, trial: int, session: int, *sinks: Sink) -> None:
         self._folder = layout.predir
         self._train = _Table(layout.session_csv(trial, session, "train"), layout.predir)
         self._eval = _Table(layout.session_csv(trial, session, "eval"), layout.predir)
-        self._log_dir = layout.log_dir()
-        self._events_are_lost = False
-        self._events = EventFile(self._log_dir, layout.session_name(trial, session), layout.predir)
-        self._tell_tensorboard(self._events.begin)
+        self._sinks = (TensorboardSink(layout, trial, session), *sinks)
 
     def record(self, row: Mapping[str, float], details: Mapping[str, float] | None = None) -> bool:
-        """Add a training checkpoint; True if its moving average is the best so far, or equals it.
+        """Add a training row; True if its moving average equals or beats the best so far.
 
-        `details` go to TensorBoard alone. A second row at the same frame replaces the first.
+        `details` go to the sinks, not to the CSV. A second row at a frame replaces the first.
         """
         recorded = self._train.add(row)
-        self._write_scalars({**recorded, **(details or {})}, prefix="")
+        self._send({**recorded, **(details or {})}, prefix="")
         return recorded["total_reward_ma"] == self.best  # False while both are NaN
 
     def record_eval(self, row: Mapping[str, float]) -> None:
-        """Add a checkpoint of a separate evaluation (`meta.rigorous_eval`)."""
-        self._write_scalars(self._eval.add(row), prefix="eval_")
-
-    def record_histogram(self, name: str, values: ArrayLike, frame: int) -> None:
-        """Add the distribution of a parameter or an action to TensorBoard."""
-        value = Summary.Value(tag=self._tag(name), histo=_histogram(values))
-        self._tell_tensorboard(lambda: self._events.add(frame, [value]))
+        """Add a row of a separate evaluation (`meta.rigorous_eval`)."""
+        self._send(self._eval.add(row), prefix="eval_")
 
     @property
     def last_row(self) -> Mapping[str, float]:
-        """The latest training checkpoint, as written; empty before the first."""
+        """The latest training row, as written; empty before the first."""
         return self._train.rows[-1] if self._train.rows else {}
 
     @property
@@ -107,7 +86,7 @@ class Recorder:
 
     @property
     def score(self) -> float:
-        """`total_reward_ma` as it counts: of the separate evaluations, where there are any."""
+        """The `total_reward_ma` that counts: that of separate evaluations, if there are any."""
         rows = self._eval.rows or self._train.rows
         return rows[-1]["total_reward_ma"] if rows else math.nan
 
@@ -117,10 +96,7 @@ class Recorder:
         return self._train.bests[-1] if self._train.bests else math.nan
 
     def write_tables(self) -> bool:
-        """Complete both tables, and say whether that could be done.
-
-        Without separate evaluations, the eval table is the training table.
-        """
+        """Complete both tables; False if that fails. Without evaluations they are the same."""
         is_written = self._train.finish()
         if self._eval.rows:
             return self._eval.finish() and is_written
@@ -132,54 +108,28 @@ class Recorder:
         return write_or_warn(self._folder, self._eval.path, content) and is_written
 
     def close(self) -> None:
-        """Let go of the sink; TensorBoard's file is complete after every row."""
-        if self._sink is not None:
-            self._sink.close()
+        for sink in self._sinks:
+            sink.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The rows so far, as one array per column."""
         return {"train": self._train.columns_of_rows(), "eval": self._eval.columns_of_rows()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from these rows: the CSV loses any that were written after the checkpoint.
-
-        TensorBoard keeps them, since the sessions share one of its runs and a purge marker would
-        cut the others too; a repeated frame shows as two points.
-        """
+        """Continue from these rows. The CSV loses rows written after the checkpoint."""
         self._train.load(state["train"])
         self._eval.load(state["eval"])
 
-    def _write_scalars(self, row: Row, prefix: str) -> None:
-        values = [
-            Summary.Value(tag=self._tag(prefix + column), simple_value=value)
-            for column, value in row.items()
-            if math.isfinite(value)
-        ]
-        self._tell_tensorboard(lambda: self._events.add(int(row["frame"]), values))
-        if self._sink is not None:
-            self._sink.scalars(
-                {"frame": row["frame"]} | {prefix + name: value for name, value in row.items()}
-            )
-
-    def _tell_tensorboard(self, say: Callable[[], None]) -> None:
-        """Its copy of the curve is worth a warning, not a run."""
-        if self._events_are_lost:
-            return
-        try:
-            say()
-        except OSError as error:
-            self._events_are_lost = True
-            logger.warning(f"{self._log_dir}: TensorBoard gets no more events ({error.strerror})")
-
-    def _tag(self, name: str) -> str:
-        return f"{name}/{self._unit}"
+    def _send(self, row: Row, prefix: str) -> None:
+        for sink in self._sinks:
+            sink.scalars(int(row["frame"]), {prefix + name: value for name, value in row.items()})
 
 
 class _Table:
-    """Rows in memory and the same rows in a CSV, which is complete after every `add`.
+    """Rows in memory, and the same rows in a CSV that is complete after every `add`.
 
-    `rows` hold the numbers as the CSV spells them, so that a best score judged here and one found
-    later in the file agree to the last bit.
+    `rows` hold the numbers as rounded in the CSV, so that the best score found here and the one
+    found later in the file agree to the last bit.
     """
 
     def __init__(self, path: Path, folder: Path) -> None:
@@ -215,9 +165,9 @@ class _Table:
         return values
 
     def finish(self) -> bool:
-        """Write rows that could not be written yet, and say whether the file has them all now.
+        """Write the rows that are still missing in the file; False if that fails.
 
-        A session that never reached a checkpoint still leaves a table, with no rows.
+        A session that recorded no row leaves an empty table.
         """
         if not self.rows or self._is_behind:
             self._write({}, whole=True)
@@ -239,7 +189,7 @@ class _Table:
             self._note_best(row)
         if self.rows:
             self._write({}, whole=True)
-        else:  # what is on disk came later than the checkpoint
+        else:  # the file was written after the checkpoint
             self.path.unlink(missing_ok=True)
 
     def _note_best(self, row: Row) -> None:
@@ -248,7 +198,7 @@ class _Table:
         self.bests.append(now if math.isnan(before) or now > before else before)
 
     def _write(self, row: Row, *, whole: bool) -> None:
-        """A disk that is full for a while costs nothing: the next row writes the file anew."""
+        """Write a row, or the whole file after a failed write: a full disk loses no row."""
         try:
             if whole:
                 self._rewrite()
@@ -261,7 +211,6 @@ class _Table:
             logger.warning(f"{self.path}: rows not written yet ({error.strerror})")
 
     def _rewrite(self) -> None:
-        """Replace the whole file at once; a crash leaves the old one or the new one."""
         with replacing(self._folder, self.path) as file:
             file.write((",".join(self._columns) + "\n").encode())
             file.writelines(self._line(row).encode() for row in self.rows)
@@ -277,7 +226,7 @@ def _ordered(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _spell(column: str, value: float) -> str:
-    """Shortest text for the number: exact for a counter, else that of its float32; NaN is empty."""
+    """Shortest text of a number: exact for a counter, else of its float32; NaN is empty."""
     if math.isnan(value):
         return ""
     if column in COUNTERS:
@@ -293,17 +242,3 @@ def _as_written(column: str, value: float) -> float:
 def _mean_of_known(values: Iterable[float]) -> float:
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
-
-
-def _histogram(values: ArrayLike, bins: int = 30) -> HistogramProto:
-    values = np.asarray(values, dtype=np.float64).ravel()
-    counts, edges = np.histogram(values, bins=bins)
-    return HistogramProto(
-        min=values.min(),
-        max=values.max(),
-        num=values.size,
-        sum=values.sum(),
-        sum_squares=np.square(values).sum(),
-        bucket_limit=edges[1:],  # upper edges; the first bucket is open below
-        bucket=counts,
-    )

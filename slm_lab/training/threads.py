@@ -1,4 +1,4 @@
-"""How much of the machine one session may use."""
+"""Limit the threads and the memory traffic of a session."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slm_lab.training.options import RunOptions
 
 
 def set_threads(spec: Spec, options: RunOptions) -> None:
-    """One torch thread per session unless the spec says otherwise: small nets lose with more.
+    """Use one torch thread per session unless the spec says otherwise: more slow small nets down.
 
     With `--no-optimize-perf` torch keeps its own settings.
     """
@@ -28,19 +28,19 @@ def set_threads(spec: Spec, options: RunOptions) -> None:
 
 
 def keep_numpy_on_one_thread() -> None:
-    """NumPy's products are those of acting in a few envs: too small to share.
+    """Limit NumPy to one thread: acting in a few envs needs only small matrix products.
 
-    Its OpenBLAS would take every core it sees, and its threads wait for one another by spinning.
-    Two sessions on two cores spent 40 % of their time that way.
+    Its OpenBLAS would use every core it sees, and its threads wait for one another by spinning. Two
+    sessions on two cores spent 40 % of their time that way.
     """
     ThreadpoolController().select(internal_api="openblas").limit(limits=1)
 
 
 def keep_freed_memory() -> None:
-    """Reuse the large blocks that torch frees instead of handing them back to the kernel.
+    """Reuse the large blocks that torch frees instead of returning them to the kernel.
 
     glibc maps every large block anew, and zeroing its pages took a fifth of a learning step on
-    images. The process keeps the most it ever used; nothing is computed differently.
+    images. The process keeps its peak memory; results are the same.
     """
     if sys.platform != "linux":
         return

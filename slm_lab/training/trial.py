@@ -1,4 +1,4 @@
-"""A trial: every session of a spec, on this machine or spread over a Ray cluster."""
+"""Run a trial: every session of a spec, on this machine or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.resume import unfinished_sessions
@@ -20,17 +22,16 @@ from slm_lab.training.options import RunOptions
 
 @dataclass(frozen=True, slots=True)
 class TrialEnd:
-    """How a trial's sessions ended: the errors of those that failed, by session index, and the
-    signal that stopped the trial before all of them were done."""
+    """Errors of a trial's failed sessions, by index, and the signal that stopped it early."""
 
     failed: dict[int, str]
     stopped_by: signal.Signals | None = None
 
 
 def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions) -> TrialEnd:
-    """Run all sessions of a trial; on a resume, those that have something left to do.
+    """Run all sessions of a trial; on a resume, those that are not finished.
 
-    A mistake in the spec that shows only when env and agent are made is raised.
+    A mistake in the spec that appears only when env and agent are made is raised.
     """
     sessions = list(range(spec.meta.max_session))
     if options.resume:
@@ -52,31 +53,36 @@ def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions)
 
 def _executor(spec: Spec, options: RunOptions) -> Executor:
     if options.ray_address is not None:
-        return _cluster_executor()
+        module = import_with_ray("slm_lab.training.executors.ray_cluster", "--ray-address")
+        cluster: Executor = module.run_on_cluster
+        return cluster
     return run_here if spec.meta.max_session == 1 else run_in_processes
 
 
-def _cluster_executor() -> Executor:
-    """ray is an extra, and slow to import."""
+def import_with_ray(module: str, path: str, what: str = "") -> ModuleType:
+    """Import a module that needs the extra `search`, whose packages are slow to import.
+
+    The error names `path`, the option that asks for it, and `what` needs it.
+    """
     try:
-        from slm_lab.training.executors.ray_cluster import run_on_cluster
+        return import_module(module)
     except ImportError as error:
-        if (error.name or "").partition(".")[0] != "ray":
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("ray", "optuna"):
             raise
         message = (
-            "needs ray, which is not installed. "
+            f"{what}needs {missing}, which is not installed. "
             "Install the extra `search`: pip install 'slm-lab[search]'"
         )
-        raise SpecError([Problem("--ray-address", message)], "the command") from None
-    return run_on_cluster
+        raise SpecError([Problem(path, message)], "the command") from None
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """SIGINT and SIGTERM ask for a clean end; a second one of either ends at once."""
+    """Turn SIGINT and SIGTERM into a request for a clean end; a second signal exits at once."""
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield stop  # Python hands signals to the main thread alone
+        yield stop  # Python delivers signals to the main thread alone
         return
 
     def remember(signum: int, _frame: object) -> None:

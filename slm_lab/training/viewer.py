@@ -1,4 +1,4 @@
-"""`--render`: a window onto the envs while they train."""
+"""`--render`: show the envs in a window while they train."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from slm_lab.env.vector import VectorEnv
 if TYPE_CHECKING:
     import pygame
 
-STEPS_BETWEEN_GRIDS = 32  # drawing many envs at every step would take all the time
+STEPS_BETWEEN_GRIDS = 32  # drawing many envs at every step would take most of the time
 
 
 class Viewer:
-    """Shows a single env at every step, several as a grid now and then."""
+    """Shows a single env at every step, several envs as a grid every few steps."""
 
     def __init__(self, env: VectorEnv, title: str) -> None:
         self._env = env
@@ -42,7 +42,7 @@ class Viewer:
         if self._window is None:
             self._window = pygame.display.set_mode((frame.shape[1], frame.shape[0]))
             pygame.display.set_caption(self._title)
-        pygame.event.pump()  # without it the desktop takes the window for dead
+        pygame.event.pump()  # otherwise the desktop reports that the window does not respond
         # Images are rows of pixels, pygame wants columns.
         pygame.surfarray.blit_array(self._window, frame.swapaxes(0, 1))
         pygame.display.flip()
@@ -55,7 +55,7 @@ class Viewer:
 
 
 def _find_display() -> None:
-    """Before training, so that a machine without a screen says so at once."""
+    """Fail before training on a machine without a screen."""
     import pygame
 
     try:

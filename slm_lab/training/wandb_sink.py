@@ -1,8 +1,8 @@
-"""A session's curve in Weights & Biases (`--wandb`, extra `wandb`): what TensorBoard gets, as a W&B
-run per session, those of a trial in one group.
+"""Send a session's curve to Weights & Biases (`--wandb`, extra `wandb`).
 
-Its own settings are honoured: `WANDB_MODE=offline` needs no network and no account (send it later
-with `wandb sync`), `WANDB_PROJECT` and `WANDB_ENTITY` say where to. Files lie in the run folder.
+Each session is a W&B run with the metrics that TensorBoard gets; the runs of a trial form a group.
+W&B's own settings apply: `WANDB_MODE=offline` needs no network and no account (`wandb sync` sends
+the files later), `WANDB_PROJECT` and `WANDB_ENTITY` say where to. Files are in the run folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OFFLINE = ("offline", "disabled", "dryrun")
 
 
 def check_wandb() -> None:
-    """Refuse `--wandb` where it could only fail, before anything is trained."""
+    """Refuse `--wandb` before training if W&B is not installed or knows no account."""
     if importlib.util.find_spec("wandb") is None:
         found = "wandb is not installed. Install the extra `wandb`: pip install 'slm-lab[wandb]'"
         raise SpecError([Problem("--wandb", found)], "the command")
@@ -37,20 +37,20 @@ def check_wandb() -> None:
 
 
 class WandbSink:
-    """Owns one W&B run. Whatever goes wrong in it is worth a warning, not a run."""
+    """Owns one W&B run. A failure ends the sending with a warning, and training continues."""
 
     def __init__(self, spec: Spec, layout: RunLayout, trial: int, session: int) -> None:
         self._run: Any = None
         self._is_lost = False
-        self._tell(lambda: self._start(spec, layout, trial, session))
+        self._call(lambda: self._start(spec, layout, trial, session))
 
-    def scalars(self, values: Mapping[str, float]) -> None:
-        """One row; `frame` is what W&B draws against. A resumed stretch shows twice."""
+    def scalars(self, frame: int, values: Mapping[str, float]) -> None:
+        """Send a row; W&B draws against `frame`. Frames repeated by a resume appear twice."""
         known = {name: value for name, value in values.items() if math.isfinite(value)}
-        self._tell(lambda: self._run.log(known))
+        self._call(lambda: self._run.log({"frame": frame, **known}))
 
     def close(self) -> None:
-        self._tell(lambda: self._run.finish())
+        self._call(lambda: self._run.finish())
 
     def _start(self, spec: Spec, layout: RunLayout, trial: int, session: int) -> None:
         import wandb
@@ -69,11 +69,11 @@ class WandbSink:
         )
         self._run.define_metric("*", step_metric="frame")
 
-    def _tell(self, say: Callable[[], None]) -> None:
+    def _call(self, function: Callable[[], None]) -> None:
         if self._is_lost:
             return
         try:
-            say()
+            function()
         except Exception as error:
             self._is_lost = True
             logger.warning(f"W&B gets no more of this session ({error!s:.300})")

@@ -1,11 +1,11 @@
-"""`meta.distributed`: the sessions of a trial as workers that train one set of nets.
+"""`meta.distributed`: what connects the sessions of a trial that train one set of nets.
 
-This half needs no torch, because the trial's own process has none; `distributed.py` is the other.
+This half needs no torch, because the trial's own process imports none; `distributed.py` is the
+other half.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,14 +14,21 @@ from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any
 
-from slm_lab.spec import Spec
+from slm_lab.spec import Problem, Spec, SpecError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    HAS_FILE_LOCKS = False
+else:
+    HAS_FILE_LOCKS = True
 
 
 class SharedFile:
-    """A file in memory that processes can be started with, and a lock on it.
+    """A file in memory that child processes inherit, and a lock on it.
 
-    It has no name: when the last process that has it is gone, however it went, so is the file. The
-    kernel holds the lock for a process, so one that dies with the lock holds up nobody.
+    The file has no name: it disappears with the last process that has it open, however that one
+    ends. The kernel releases the lock of a process that dies, so that no other waits for ever.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -32,7 +39,7 @@ class SharedFile:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Wait for the lock and hold it. Between processes: threads of one are not kept apart."""
+        """Wait for the lock and hold it, against other processes but not other threads."""
         fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
         try:
             yield
@@ -46,7 +53,7 @@ def _inherited(duplicate: Any) -> SharedFile:
 
 @dataclass(frozen=True, slots=True)
 class SharedNets:
-    """How the workers find each other: a file that all of them map, and how they take turns."""
+    """The file that all workers map into memory, their number, and whether they take turns."""
 
     file: SharedFile
     workers: int
@@ -55,10 +62,13 @@ class SharedNets:
 
 @contextmanager
 def shared_nets(spec: Spec) -> Iterator[SharedNets | None]:
-    """The meeting place of a trial's workers while it runs; None where each trains its own nets."""
+    """The shared nets of a trial while it runs; None if each session trains its own."""
     if not spec.meta.distributed or spec.meta.max_session == 1:
         yield None
         return
+    if not HAS_FILE_LOCKS:
+        found = f"found `{spec.meta.distributed}`; this system has no locks for its workers"
+        raise SpecError([Problem("meta.distributed", f"{found}. Leave it out.")], spec.name)
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # a file that is never written out
     with tempfile.TemporaryFile(dir=memory) as file:
         is_synced = spec.meta.distributed == "synced"
@@ -66,9 +76,9 @@ def shared_nets(spec: Spec) -> Iterator[SharedNets | None]:
 
 
 def worker_spec(spec: Spec) -> Spec:
-    """What one worker does: its part of the frames.
+    """The spec of one worker, with its part of the frames.
 
-    Schedules stay whole, those of learning rates too: a worker counts the frames of all workers.
+    Schedules keep their length, those of learning rates too: a worker counts the frames of all.
     """
     whole = spec.to_dict()["agent"]["algorithm"]  # with schedules that are a default's
     part = -(-spec.env.max_frame // spec.meta.max_session)

@@ -10,11 +10,11 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+import psutil
 import pytest
 
-from slm_lab.api.live_graphs import MODULE, live_graphs
+from slm_lab.api.live_graphs import MODULE, draw_whenever_it_grew, live_graphs
 from slm_lab.runs.layout import RunLayout
 
 HEADER = "total_reward,total_reward_ma,loss,fps,frame,wall_t,t,epi,opt_step,lr\n"
@@ -41,16 +41,10 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def processes(layout: RunLayout) -> list[int]:
-    """Those that draw graphs of this folder."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-        except OSError:  # it has just ended
-            continue
-        if MODULE.encode() in words and str(layout.predir.resolve()).encode() in words:
-            found.append(int(entry.name))
-    return found
+    """Ids of the processes that draw graphs of this folder."""
+    wanted = {MODULE, str(layout.predir.resolve())}
+    running = psutil.process_iter(["cmdline"])
+    return [process.pid for process in running if wanted <= set(process.info["cmdline"] or ())]
 
 
 @pytest.mark.slow
@@ -90,11 +84,43 @@ def test_it_ends_with_a_run_that_is_killed(layout):
     wait_until(lambda: not processes(layout))
 
 
-def test_a_table_that_cannot_be_read_is_no_matter_of_the_run(layout):
-    layout.session_csv(0, 0, "train").write_text("no table at all")
-    with live_graphs(layout, 0, first_after=0.0, every=0.05):
-        wait_until(lambda: bool(processes(layout)))
-        time.sleep(0.2)
+class Ended(Exception):
+    """The end of a loop that would run for ever."""
+
+
+def test_a_table_that_cannot_be_read_is_drawn_once_it_can_be(layout):
+    table = layout.session_csv(0, 0, "train")
+    whole = table.read_text()
+    table.write_text("no table at all")
+    os.utime(table, (1, 1))
+    drawn: list[bool] = []
+
+    def sleep(seconds: float) -> None:
+        drawn.append(layout.trial_graph_html(0).exists())
+        if len(drawn) == 2:
+            table.write_text(whole)
+            os.utime(table, (2, 2))
+        if len(drawn) == 3:
+            raise Ended
+
+    with pytest.raises(Ended):
+        draw_whenever_it_grew(layout, 0, 30.0, 30.0, 1.0, sleep=sleep, clock=lambda: 0.0)
+    assert drawn == [False, False, True]
+
+
+def test_it_rests_so_long_that_drawing_takes_its_share_of_the_time(layout):
+    """30 s before the first graph; 2 s of drawing are 2 % of 100 s; nothing new: 30 s again."""
+    rests: list[float] = []
+    seconds = iter([10.0, 12.0])
+
+    def sleep(rest: float) -> None:
+        rests.append(rest)
+        if len(rests) == 3:
+            raise Ended
+
+    with pytest.raises(Ended):
+        draw_whenever_it_grew(layout, 0, 30.0, 30.0, 0.02, sleep=sleep, clock=lambda: next(seconds))
+    assert rests == [30.0, 100.0, 30.0]
 
 
 def test_a_run_goes_on_without_it_if_it_cannot_be_started(layout, monkeypatch):

@@ -28,7 +28,7 @@ from slm_lab.training.options import RunOptions
 from tests.killing import killed_at
 from tests.tiny import tiny
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SIGNALLING = """
 import os, signal
 import gymnasium as gym
@@ -164,15 +164,7 @@ def test_every_session_goes_on_from_where_it_was_and_the_others_start():
 def half_way(spec: Spec, layout: RunLayout, session: int) -> None:
     from slm_lab.training.session import Session
 
-    unit = Session(
-        spec,
-        layout,
-        0,
-        session,
-        RunOptions(mode="train"),
-        report=lambda _: None,
-        should_stop=lambda: False,
-    )
+    unit = Session(spec, layout, 0, session, RunOptions(mode="train"))
     unit.advance(60)
     unit.close()
 

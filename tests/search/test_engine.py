@@ -12,9 +12,10 @@ pytest.importorskip("ray", reason="the extra `search` is not installed")
 
 from slm_lab.runs.search_journal import Journal, TrialRecord, TrialReport
 from slm_lab.search.display import SearchDisplay
-from slm_lab.search.engine import _Asha, _Search
 from slm_lab.search.plan import plan_search
 from slm_lab.search.sampler import make_sampler
+from slm_lab.search.scheduler import ReplayableAsha, make_scheduler
+from slm_lab.search.state import SearchState
 from slm_lab.spec import Spec, spec_from_dict
 
 FLOOR = -5.0
@@ -42,7 +43,7 @@ class Heard:
 
 def asha() -> Any:
     kinds = {"time_attr": "frame", "metric": "score", "mode": "max"}
-    return _Asha(**kinds, max_t=400, grace_period=100, reduction_factor=2)
+    return ReplayableAsha(**kinds, max_t=400, grace_period=100, reduction_factor=2)
 
 
 def decide(scheduler: Any, trial: int, frame: int, score: float) -> str:
@@ -74,7 +75,7 @@ def test_a_scheduler_that_has_seen_the_past_again_decides_as_the_first_one():
 
 @pytest.fixture
 def make_search(make_spec, tmp_path: Path):
-    def make(**values: Any) -> _Search:
+    def make(**values: Any) -> SearchState:
         defaults = {
             "env__max_frame": 400,
             "meta__max_trial": 6,
@@ -84,11 +85,12 @@ def make_search(make_spec, tmp_path: Path):
         tree["search"] = {"agent.algorithm.gamma__uniform": [0.9, 0.99]}
         spec = spec_from_dict(tree, "tiny")
         plan = plan_search(spec)
-        return _Search(
+        return SearchState(
             spec,
             plan,
             Journal(tmp_path / "ray_tune" / "journal.jsonl"),
             make_sampler(plan, 1),
+            make_scheduler(plan),
             SearchDisplay(plan),
             Heard(),
             lambda: False,
@@ -169,6 +171,6 @@ def test_a_search_whose_first_trials_all_fail_gives_up(make_search):
         assert not search.must_stop()
         trial = search.new_trial()
         search.conclude(trial, result(0, FLOOR, failed="no such env"))
-    assert search.hopeless == "no such env"
+    assert search.failure == "no such env"
     assert search.must_stop()
     assert search.stop_file.exists()

@@ -184,7 +184,7 @@ def test_a_trial_killed_between_the_ends_of_its_sessions_goes_on_to_the_same_end
     for session in killed._sessions:
         session.advance(200)
     killed._sessions[0].close()
-    killed._locks.close()
+    killed._resources.close()
     resumed = begin(spec, layout)
     assert [session.frame for session in resumed._sessions] == [200, 0]
     resumed.advance()

@@ -24,7 +24,7 @@ from slm_lab.api.run import SessionsFailed, run
 from slm_lab.runs.find import find_run, find_search
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.search_journal import Journal
-from slm_lab.search.run import describe_search
+from slm_lab.search.plan import describe_search
 from slm_lab.spec import Spec, SpecError, load_spec, spec_from_dict
 from slm_lab.training.options import RunOptions
 from tests.tiny import tiny
@@ -32,7 +32,7 @@ from tests.tiny import tiny
 # Ray leaves sockets and files to the garbage collector when it shuts down.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 GAMMA = "agent.algorithm.gamma"
 SEARCH = {f"{GAMMA}__uniform": [0.8, 0.99]}
 

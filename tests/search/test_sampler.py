@@ -7,8 +7,8 @@ import pytest
 from slm_lab.search.sampler import (
     GridSampler,
     OptunaSampler,
+    PointSampler,
     RandomSampler,
-    Sampler,
 )
 from slm_lab.search.space import Dimension, values_at
 
@@ -17,7 +17,7 @@ LAYERS = Dimension("layers", "choice", ([4], [8], [8, 8]))
 SPACE = (GAMMA, LAYERS)
 
 
-def new(kind: str, seed: int = 0) -> Sampler:
+def new(kind: str, seed: int = 0) -> PointSampler:
     return OptunaSampler(SPACE, seed, 12) if kind == "optuna" else RandomSampler(SPACE, seed)
 
 

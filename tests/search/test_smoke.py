@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ray", reason="the extra `search` is not installed")
 
 from slm_lab.api.run import run
-from slm_lab.search.engine import ray_ready
+from slm_lab.search.ray_setup import ray_ready
 from slm_lab.spec import Spec, SpecWarning, example_sets, load_spec, packaged_specs
 from slm_lab.training.options import RunOptions
 

@@ -23,8 +23,10 @@ from loguru import logger
 
 from slm_lab.agent.memory.ring import Ring
 from slm_lab.runs.checkpoint_manifest import CheckpointError, read_manifest
-from slm_lab.training import checkpoint as module
-from slm_lab.training.checkpoint import CheckpointStore, check_fits, read_checkpoint
+from slm_lab.training import checkpoint, ring_chunks
+from slm_lab.training.checkpoint import CheckpointStore, read_checkpoint
+from slm_lab.training.state_tree import check_fits
+from tests.killing import killed_at
 
 LIMIT = 10**8
 STATE: dict[str, Any] = {
@@ -173,7 +175,7 @@ def test_a_checkpoint_shares_rows_with_the_one_it_replaced_and_none_with_its_fal
 
 
 def test_large_chunks_are_left_alone(store, monkeypatch):
-    monkeypatch.setattr(module, "MAX_CHUNK_BYTES", 16 * 10)  # ten rows
+    monkeypatch.setattr(ring_chunks, "MAX_CHUNK_BYTES", 16 * 10)  # ten rows
     for n in (25, 30, 55):
         write(store, n, {"replay": ring(n, slots=1000)})
     assert chunks(store.folder / "last") == [
@@ -371,25 +373,6 @@ def test_a_kill_at_any_step_of_a_write_leaves_a_good_checkpoint(tmp_path, monkey
             return
 
 
-@contextmanager
-def killed_at(at: int) -> Iterator[None]:
-    count = 0
-
-    def wrap(original: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == at:
-                os.kill(os.getpid(), 9)
-            return original(*arguments, **options)
-
-        return call
-
-    for name in STEPS:
-        setattr(os, name, wrap(getattr(os, name)))
-    yield
-
-
 # Hostile folders
 
 
@@ -502,7 +485,7 @@ def test_more_bytes_than_the_spec_can_need_are_refused_unread(store):
 
 def test_a_manifest_or_state_too_large_is_refused_unread(store, monkeypatch):
     folder = write(store, 1)
-    monkeypatch.setattr(module, "MAX_STATE_BYTES", 10)
+    monkeypatch.setattr(checkpoint, "MAX_STATE_BYTES", 10)
     assert "state.json" in refusal(folder)
     os.truncate(folder / "manifest.json", 2**40)
     assert "expected 4,000,000 at most" in refusal(folder)

@@ -33,15 +33,7 @@ def folder() -> Iterator[Path]:
 
 def trained(spec: Spec, layout: RunLayout) -> Session:
     """A session at the end of its budget, which has not begun to finish."""
-    session = Session(
-        spec,
-        layout,
-        0,
-        0,
-        RunOptions(mode="train"),
-        report=lambda _: None,
-        should_stop=lambda: False,
-    )
+    session = Session(spec, layout, 0, 0, RunOptions(mode="train"))
     assert session.advance()
     return session
 

@@ -30,8 +30,10 @@ from slm_lab.training.checkpoint import read_checkpoint
 from slm_lab.training.options import RunOptions
 from slm_lab.training.session import Session
 from slm_lab.training.trial import run_sessions
+from tests.killing import killed_at
 
 KILLS = 10  # of each algorithm below: 40 in all
+MOST_STEPS = 250  # changes of files until the next kill; every 20 frames a save makes many
 
 
 @pytest.fixture
@@ -57,15 +59,19 @@ def quick_folder(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def start_trainer(spec: Spec, layout: RunLayout) -> int:
-    """A training process, forked from this one, which has torch loaded: it starts at once."""
+def start_trainer(spec: Spec, layout: RunLayout, *, kill_at: int = 0) -> int:
+    """A training process, forked from this one, which has torch loaded: it starts at once.
+
+    It is killed at its `kill_at`-th change of a file; 0 is never.
+    """
     child = os.fork()
     if child:
         return child
     code = 1
     try:
         logger.remove()
-        end = run_sessions(spec, layout, 0, RunOptions(mode="train", resume=True))
+        with killed_at(kill_at):
+            end = run_sessions(spec, layout, 0, RunOptions(mode="train", resume=True))
         code = 1 if end.failed else 0
     finally:
         os._exit(code)
@@ -84,24 +90,19 @@ def test_a_run_killed_again_and_again_is_the_uninterrupted_run(
 ):
     spec = every_spec(algorithm, env__max_frame=500, meta__checkpoint_frequency=20)
     whole = RunLayout.create(spec.name, "whole", quick_folder)
-    began = time.monotonic()
     _, status = os.waitpid(start_trainer(spec, whole), 0)
     assert status == 0
-    duration = time.monotonic() - began
 
     killed = RunLayout.create(spec.name, "killed", quick_folder)
-    moments = random.Random(algorithm)
-    kills = tries = frame = 0
-    while kills < KILLS:
-        tries += 1
-        assert tries < 3 * KILLS, "it ends before it can be killed"
-        child = start_trainer(spec, killed)
-        time.sleep(moments.uniform(0, duration / 6))
-        os.kill(child, signal.SIGKILL)
+    steps = random.Random(algorithm)
+    frame = 0
+    for _ in range(KILLS):
+        child = start_trainer(spec, killed, kill_at=steps.randint(1, MOST_STEPS))
         _, status = os.waitpid(child, 0)
-        kills += os.WIFSIGNALED(status)
+        assert os.WIFSIGNALED(status), "it ended before it could be killed"
         assert saved_frame(killed) >= frame, "a kill lost a checkpoint"
         frame = saved_frame(killed)
+    assert frame > 0, "nothing was saved between the kills"
     _, status = os.waitpid(start_trainer(spec, killed), 0)
     assert status == 0
     same_run(killed, whole)
@@ -153,15 +154,7 @@ def full_disk(limit: int) -> Iterator[None]:
 
 
 def make_session(spec: Spec, layout: RunLayout, **options: Any) -> Session:
-    return Session(
-        spec,
-        layout,
-        0,
-        0,
-        RunOptions(mode="train", **options),
-        report=lambda _: None,
-        should_stop=lambda: False,
-    )
+    return Session(spec, layout, 0, 0, RunOptions(mode="train", **options))
 
 
 @pytest.mark.slow

@@ -10,8 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
+from slm_lab.search import processes
 from slm_lab.training.lifetime import end_with, end_with_parent, scratch_folder
 
 
@@ -75,13 +77,12 @@ def test_a_scratch_folder_stays_while_its_process_lives_and_goes_with_the_next(t
 
 
 def test_what_a_killed_search_left_running_is_ended_by_the_next_start(temporary):
-    processes = pytest.importorskip("slm_lab.search.processes")
     pid = dead_process()
     session = temporary / "ray" / f"session_2026-01-01_00-00-00_000000_{pid}"
     session.mkdir(parents=True)
     command = [sys.executable, "-c", "input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as left:
-        name = processes._name(processes.psutil.Process(left.pid))
+        name = processes.identity(psutil.Process(left.pid))
         content = {"search": {"pid": pid, "started": 1.0}, "ray": [name]}
         (temporary / processes.FILE).write_text(json.dumps(content))
         processes.clear_remains(temporary)

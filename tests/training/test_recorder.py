@@ -254,13 +254,3 @@ def test_tensorboard_shows_every_known_value_at_its_frame(layout):
     assert scalars(layout, "loss/trial2_session3") == [(200, 0.5)]
     assert scalars(layout, "alpha/trial2_session3") == [(100, 0.25), (200, 0.125)]
     assert scalars(layout, "eval_total_reward/trial2_session3") == [(200, 8.0)]
-
-
-def test_tensorboard_shows_histograms_when_asked(layout):
-    recorder = Recorder(layout, 0, 0)
-    recorder.record_histogram("net.body.0.weight", np.array([[-1.0, 0.0], [1.0, 2.0]]), frame=100)
-    recorder.close()
-    (event,) = events(layout).Histograms("net.body.0.weight/trial0_session0")
-    histogram = event.histogram_value
-    assert (event.step, histogram.min, histogram.max, histogram.num) == (100, -1.0, 2.0, 4)
-    assert sum(histogram.bucket) == 4

@@ -42,15 +42,7 @@ ENVS = {
 
 
 def session(spec: Spec, layout: RunLayout, *, resume: bool = False) -> Session:
-    return Session(
-        spec,
-        layout,
-        0,
-        0,
-        RunOptions(mode="train", resume=resume),
-        report=lambda _: None,
-        should_stop=lambda: False,
-    )
+    return Session(spec, layout, 0, 0, RunOptions(mode="train", resume=resume))
 
 
 def in_one_go(spec: Spec, folder: Path) -> RunLayout:

@@ -39,6 +39,6 @@ def test_a_drawn_seed_is_new_each_time_and_short_enough_to_type():
 
 def test_a_replay_draws_from_no_stream_of_training_whatever_the_seed():
     trained = {stream for seed in range(20) for stream in astuple(session_seeds(seed, 0, 1))}
-    replayed = {stream for seed in range(20) for stream in astuple(replay_seeds(seed, 0, 1))}
+    replayed = {stream for seed in range(20) for stream in replay_seeds(seed, 0, 1)}
     assert (len(trained), len(replayed)) == (60, 40)
     assert not trained & replayed

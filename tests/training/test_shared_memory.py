@@ -54,9 +54,7 @@ def train(spec: Spec, folder: Path, *pauses: int) -> RunLayout:
     layout = RunLayout.create(spec.name, f"{len(pauses)} pauses", folder)
     for i, until in enumerate([*pauses, spec.env.max_frame]):
         options = RunOptions(mode="train", resume=i > 0)
-        session = Session(
-            spec, layout, 0, 0, options, report=lambda _: None, should_stop=lambda: False
-        )
+        session = Session(spec, layout, 0, 0, options)
         assert session.advance(until) == (i == len(pauses))
         session.close()
     return layout

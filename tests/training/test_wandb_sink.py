@@ -75,8 +75,8 @@ def test_a_session_is_a_run_in_the_group_of_its_trial_with_what_tensorboard_gets
 ):
     layout = RunLayout.create("demo", "now", tmp_path)
     sink = WandbSink(make_spec(), layout, 0, 1)
-    sink.scalars({"frame": 100, "total_reward": 20.0, "loss": math.nan})
-    sink.scalars({"frame": 200, "total_reward": 30.0, "loss": 0.5})
+    sink.scalars(100, {"total_reward": 20.0, "loss": math.nan})
+    sink.scalars(200, {"total_reward": 30.0, "loss": 0.5})
     sink.close()
     run, *rows = records(layout.predir)
     assert run == {"run": "demo_t0_s1", "group": "demo_now_t0"}
@@ -97,7 +97,7 @@ def test_what_goes_wrong_there_is_a_warning_and_not_the_end_of_a_run(
 
     monkeypatch.setattr(wandb, "init", fail)
     sink = WandbSink(make_spec(), RunLayout.create("demo", "now", tmp_path), 0, 0)
-    sink.scalars({"frame": 100, "total_reward": 20.0})
+    sink.scalars(100, {"total_reward": 20.0})
     sink.close()
 
 

@@ -1,4 +1,4 @@
-"""Sessions on this machine: each in its own process, as many at once as there are cores."""
+"""Run sessions on this machine: each in its own process, as many at once as there are cores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
@@ -29,14 +29,14 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def available_cores() -> int:
-    """Cores this process may use: under taskset or in a container, fewer than there are."""
+    """Cores that this process may use; under taskset or in a container fewer than there are."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def concurrency(spec: Spec) -> int:
-    """Sessions at once: as many as the cores can give `threads` each, or all that share nets."""
+    """Sessions to run at once: as many as get `threads` cores each, or all that share nets."""
     if spec.meta.distributed:
         return spec.meta.max_session
     return max(1, min(spec.meta.max_session, available_cores() // (spec.meta.threads or 1)))
@@ -45,11 +45,11 @@ def concurrency(spec: Spec) -> int:
 def run_here(
     job: TrialJob, sessions: Sequence[int], display: TrialDisplay, stop: StopRequest
 ) -> Iterator[SessionEnd]:
-    """In this process: the only session of a trial needs none of its own."""
+    """Run sessions in this process: the only session of a trial needs no process of its own."""
     for session in sessions:
         with session_log(job.layout.log_path(job.trial, session), job.layout.predir):
             end = run_session(job, session, display.update, stop)
-        display.finish(session, end.last_words())
+        display.finish(session, end.describe())
         yield end
 
 
@@ -90,7 +90,7 @@ def _run_processes(
                     display.update(message)
                 elif message is not None:
                     del running[session]
-                    display.finish(session, message.last_words())
+                    display.finish(session, message.describe())
                     if message.bad_input is not None:
                         waiting.clear()
                     yield message
@@ -105,10 +105,11 @@ def _kill(running: dict[int, SessionProcess]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SessionProcess:
-    """A session's process, and the pipe it reports through. One pipe each: a process that is
-    killed while it writes cannot hold up the others.
+    """A session's process, and the pipe it reports through.
 
-    Nothing is ever sent through `lifeline`: when it closes, with this process, the session ends.
+    Each process has its own pipe, so that one that is killed while it writes cannot block the
+    others. Nothing is ever sent through `lifeline`: when it closes, with this process, the session
+    ends.
     """
 
     session: int
@@ -124,22 +125,23 @@ class SessionProcess:
         process = context.Process(
             target=_session_process, args=(job, session, to_trial, trial_lives, shared)
         )
-        resource_tracker.ensure_running()  # here, because starting it lets the signals go
-        with _signals_held():
+        resource_tracker.ensure_running()  # now, because starting it unblocks the signals
+        with _signals_blocked():
             process.start()
         to_trial.close()  # so that the pipe ends when the session's process does
         trial_lives.close()
         return cls(session, process, reports, lifeline)
 
     def receive(self) -> Progress | SessionEnd | None:
-        """What it has sent, or None. After its end, which a dead process has too, it is closed."""
-        # Asked first: what a dead process has sent is in the pipe by now.
+        """The next message, or None. After a SessionEnd, which a dead process has too, the pipes
+        are closed."""
+        # Checked first: all that a dead process has sent is in the pipe by now.
         is_dead = self.process.exitcode is not None
         try:
             message: Progress | SessionEnd | None = (
                 self.reports.recv() if self.reports.poll() else None
             )
-        except (EOFError, OSError):  # it died, perhaps in mid-sentence
+        except (EOFError, OSError):  # it died, perhaps within a message
             message = None
         if isinstance(message, Progress) or (message is None and not is_dead):
             return message
@@ -156,14 +158,14 @@ def _session_process(
     trial_lives: Connection,
     shared: SharedNets | None,
 ) -> None:
-    # A trial that is killed is resumed at once, perhaps: nobody else may be at its files then.
+    # A killed trial may be resumed at once: no orphan may write its files then.
     end_with(trial_lives.recv_bytes)
     stop = StopRequest()
-    # The trial decides when to stop, and how often it says so does not matter: Ctrl-C in a terminal
-    # and a signal to the process group reach the trial and its sessions alike.
+    # The trial alone decides when to stop. Ctrl-C in a terminal and a signal to the process group
+    # reach the trial and its sessions alike, and repeated requests change nothing.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, stop.remember)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    _set_signal_mask("SIG_UNBLOCK")
 
     def report(progress: Progress) -> None:
         with suppress(OSError):  # the trial was killed, and so is this process
@@ -184,11 +186,20 @@ def _death(exit_code: int | None) -> str:
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
-    """A process started meanwhile holds them too, until it is ready to handle them: without this a
-    Ctrl-C in the seconds of its imports would kill it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+def _signals_blocked() -> Iterator[None]:
+    """Block the stop signals, also in processes started meanwhile, until they can handle them.
+
+    Without this a Ctrl-C during the seconds of a process's imports would kill it.
+    """
+    before = _set_signal_mask("SIG_BLOCK")
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _set_signal_mask("SIG_SETMASK", before)
+
+
+def _set_signal_mask(how: str, signals: Iterable[int] = STOP_SIGNALS) -> Iterable[int]:
+    """The mask before; on Windows, which has no signal masks, nothing changes."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return ()
+    return signal.pthread_sigmask(getattr(signal, how), signals)

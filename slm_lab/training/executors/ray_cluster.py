@@ -1,9 +1,9 @@
-"""The sessions of a trial on the nodes of a Ray cluster, their files gathered in one folder here.
+"""Run the sessions of a trial on the nodes of a Ray cluster, and gather their files here.
 
-An actor per session, on whichever node has room, starts the session as a process of its own, just
-as this machine would, in a scratch folder of that node. It is asked again and again for what is
-new: progress, files (see `shipping.py`), and in the end how the session ended. The run folder here
-is therefore never far behind, and a session whose node dies goes on elsewhere from the last
+An actor per session, on any node with free cores, starts the session as a process of its own, as
+this machine would, in a scratch folder of that node. The actor is asked repeatedly for news:
+progress, files (see `shipping.py`), and at last how the session ended. The run folder here is
+therefore never far behind, and a session whose node dies continues elsewhere from the last
 checkpoint that arrived.
 """
 
@@ -33,27 +33,33 @@ from slm_lab.training.executors.session_job import (
     StopRequest,
     TrialJob,
 )
-from slm_lab.training.executors.shipping import Inbox, Outbox, Parcel, session_files, write_plain
+from slm_lab.training.executors.shipping import (
+    FileMessage,
+    FileReceiver,
+    FileSender,
+    session_files,
+    write_plain,
+)
 from slm_lab.training.lifetime import scratch_folder
 
 SHIP_SECONDS = 5.0  # between two looks for changed files
 POLL_SECONDS = 0.5  # how long an actor waits for news before it answers
-BULLETIN_BYTES = 32_000_000  # of files in one answer
+NEWS_BYTES = 32_000_000  # of files in one answer
 CLOSE_SECONDS = 5.0
-DEATHS = 3  # how often a session is started again after its node died
+RESTARTS = 3  # of a session whose node died
 
 
 @dataclass(frozen=True, slots=True)
-class Bulletin:
-    """What is new of a session. Its end comes last, when all files have been sent."""
+class SessionNews:
+    """New progress and files of a session; `end` comes last, when all files have been sent."""
 
-    progress: Progress | None
-    parcels: list[Parcel]
-    end: SessionEnd | None
+    progress: Progress | None = None
+    files: Sequence[FileMessage] = ()
+    end: SessionEnd | None = None
 
 
 class SessionHost:
-    """On a node: a session's process, and its scratch folder."""
+    """The actor on a node: owns a session's process and its scratch folder."""
 
     def __init__(self, job: TrialJob, session: int) -> None:
         self._scratch = scratch_folder()
@@ -65,31 +71,30 @@ class SessionHost:
         self._end: SessionEnd | None = None
         self._look_at = 0.0
 
-    def bring(self, parcels: list[Parcel]) -> None:
-        """Take what the session needs to go on; before `start`."""
-        for parcel in parcels:
-            write_plain(self._job.layout.predir, parcel)
+    def receive(self, message: FileMessage) -> None:
+        """Write a file that the session needs to continue; before `start`."""
+        write_plain(self._job.layout.predir, message)
 
     def start(self) -> None:
-        self._outbox = Outbox(self._job.layout.predir)
+        self._sender = FileSender(self._job.layout.predir)
         self._process = SessionProcess.start(self._job, self._session)
         self._look_at = time.monotonic() + SHIP_SECONDS
 
-    def news(self) -> Bulletin:
-        progress = self._listen()
-        if self._outbox.is_empty and time.monotonic() >= self._look_at:
-            self._outbox.look()
+    def news(self) -> SessionNews:
+        progress = self._latest_progress()
+        if self._sender.is_empty and time.monotonic() >= self._look_at:
+            self._sender.look()
             # The last look comes after the end, when nothing changes any more.
             self._look_at = math.inf if self._end else time.monotonic() + SHIP_SECONDS
-        parcels = self._outbox.take(BULLETIN_BYTES)
-        is_over = self._look_at == math.inf and self._outbox.is_empty
-        return Bulletin(progress, parcels, self._end if is_over else None)
+        files = self._sender.take(NEWS_BYTES)
+        is_over = self._look_at == math.inf and self._sender.is_empty
+        return SessionNews(progress, files, self._end if is_over else None)
 
     def send_again(self) -> None:
-        self._outbox.forget()
+        self._sender.forget()
 
     def stop(self) -> None:
-        """The session ends its step and writes its files."""
+        """Ask the session to end its step and write its files."""
         if self._process is not None and self._end is None:
             self._process.process.terminate()
 
@@ -98,11 +103,11 @@ class SessionHost:
             self._process.process.kill()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _listen(self) -> Progress | None:
-        """The latest progress; an end is kept until the files that belong to it are sent."""
+    def _latest_progress(self) -> Progress | None:
+        """Read the process's messages; an end is kept until its files have been sent."""
         latest = None
         assert self._process is not None
-        if self._end is None and self._outbox.is_empty:
+        if self._end is None and self._sender.is_empty:
             wait([self._process.reports], timeout=POLL_SECONDS)
         while self._end is None and (message := self._process.receive()) is not None:
             if isinstance(message, Progress):
@@ -119,116 +124,116 @@ def run_on_cluster(
     assert job.options.ray_address is not None
     with cluster_ready(job.options.ray_address, _own_modules(job.spec)):
         resources = _resources(job.spec, len(sessions))
-        guests = {session: _Guest(job, session, resources) for session in sessions}
+        remote = {session: _RemoteSession(job, session, resources) for session in sessions}
         try:
-            yield from _attend(guests, display, stop)
+            yield from _run_all(remote, display, stop)
         finally:
-            for guest in guests.values():  # of those that are still there
-                guest.leave(in_haste=True)
+            for each in remote.values():
+                each.release(at_once=True)
 
 
-def _attend(
-    guests: dict[int, _Guest], display: TrialDisplay, stop: StopRequest
+def _run_all(
+    remote: dict[int, _RemoteSession], display: TrialDisplay, stop: StopRequest
 ) -> Iterator[SessionEnd]:
-    present = dict(guests)
+    running = dict(remote)
     give_up_at = math.inf
-    for guest in present.values():
-        guest.arrive()
-    while present:
+    for each in running.values():
+        each.start()
+    while running:
         if stop() and give_up_at == math.inf:
             give_up_at = time.monotonic() + STOP_GRACE_SECONDS
-            for session in [s for s, guest in present.items() if not guest.stop()]:
-                del present[session]  # it never began
-        ray.wait([guest.asked for guest in present.values()], timeout=POLL_SECONDS)
-        for session, guest in list(present.items()):
-            bulletin = guest.listen(may_return=not stop())
-            if bulletin is None and time.monotonic() > give_up_at:
+            for session in [s for s, each in running.items() if not each.stop()]:
+                del running[session]  # it never began
+        ray.wait([each.answer for each in running.values()], timeout=POLL_SECONDS)
+        for session, each in list(running.items()):
+            news = each.poll(may_restart=not stop())
+            if news is None and time.monotonic() > give_up_at:
                 late = f"it did not stop within {STOP_GRACE_SECONDS:.0f} s; resume it later"
-                bulletin = Bulletin(None, [], SessionEnd(session, late))
-            if bulletin is None:
+                news = SessionNews(end=SessionEnd(session, late))
+            if news is None:
                 continue
-            if bulletin.progress is not None:
-                display.update(bulletin.progress)
-            if bulletin.end is not None:
-                del present[session]
-                guest.leave()
-                display.finish(session, bulletin.end.last_words())
-                yield bulletin.end
+            if news.progress is not None:
+                display.update(news.progress)
+            if news.end is not None:
+                del running[session]
+                each.release()
+                display.finish(session, news.end.describe())
+                yield news.end
 
 
-class _Guest:
-    """A session elsewhere, as this process sees it."""
+class _RemoteSession:
+    """A session on the cluster, as this process sees it."""
 
     def __init__(self, job: TrialJob, session: int, resources: dict[str, float]) -> None:
         self._job, self._session, self._resources = job, session, resources
-        self._inbox = Inbox(job.layout.predir)
+        self._receiver = FileReceiver(job.layout.predir)
         self._deaths = 0
         self._actor: Any = None
         self._has_begun = False
-        self.asked: Any = None
+        self.answer: Any = None  # Ray's reference to the next news
 
-    def arrive(self) -> None:
-        """Ask for room, and for the session to be started there, from its checkpoint if any."""
+    def start(self) -> None:
+        """Queue for a node, and start the session there, from its checkpoint if it has one."""
         name = self._job.layout.session_name(self._job.trial, self._session)
-        goes_on = self._job.options.resume or self._deaths > 0
-        job = replace(self._job, options=replace(self._job.options, resume=goes_on))
+        resumes = self._job.options.resume or self._deaths > 0
+        job = replace(self._job, options=replace(self._job.options, resume=resumes))
         host = ray.remote(SessionHost).options(scheduling_strategy="SPREAD", **self._resources)
         self._actor = host.remote(job, self._session)
-        if goes_on:
-            for parcel in session_files(self._job.layout.predir, name):
-                self._actor.bring.remote([parcel])
+        if resumes:
+            for message in session_files(self._job.layout.predir, name):
+                self._actor.receive.remote(message)
         self._actor.start.remote()
         self._has_begun = False
-        self.asked = self._actor.news.remote()
+        self.answer = self._actor.news.remote()
 
-    def listen(self, *, may_return: bool) -> Bulletin | None:
-        """The answer to what was asked last, its files put in place; None while there is none."""
-        if not ray.wait([self.asked], timeout=0)[0]:
+    def poll(self, *, may_restart: bool) -> SessionNews | None:
+        """The news that have arrived, their files written; None while there are none."""
+        if not ray.wait([self.answer], timeout=0)[0]:
             return None
         try:
-            bulletin: Bulletin = ray.get(self.asked)
+            news: SessionNews = ray.get(self.answer)
         except ray.exceptions.RayTaskError as error:  # a mistake of the host itself
-            return Bulletin(None, [], SessionEnd(self._session, str(error).rstrip()))
+            return SessionNews(end=SessionEnd(self._session, str(error).rstrip()))
         except ray.exceptions.RayError as error:
-            return self._after_death(error, may_return)
+            return self._after_death(error, may_restart)
         self._has_begun = True
-        received = [self._inbox.accept(parcel) for parcel in bulletin.parcels]
+        received = [self._receiver.accept(message) for message in news.files]
         if not all(received):
             self._actor.send_again.remote()
-        if bulletin.end is None:
-            self.asked = self._actor.news.remote()
-        return bulletin
+        if news.end is None:
+            self.answer = self._actor.news.remote()
+        return news
 
     def stop(self) -> bool:
-        """Ask for a clean end. False if it has not begun, and need not be waited for."""
+        """Ask for a clean end. False if the session has not begun, and has nothing to end."""
         if not self._has_begun:
-            self.leave()
+            self.release()
             return False
         self._actor.stop.remote()
         return True
 
-    def leave(self, *, in_haste: bool = False) -> None:
-        """Give the room back, with nothing left behind on the node unless in haste."""
+    def release(self, *, at_once: bool = False) -> None:
+        """Free the node's resources; unless `at_once`, remove the scratch folder first."""
         if self._actor is None:
             return
         actor, self._actor = self._actor, None
-        if self._has_begun and not in_haste:
-            # An error means that it is dead already, or does not answer.
+        if self._has_begun and not at_once:
+            # An error means that the actor is dead already, or does not answer.
             with suppress(ray.exceptions.RayError):
                 ray.get(actor.close.remote(), timeout=CLOSE_SECONDS)
         ray.kill(actor)
 
-    def _after_death(self, error: Exception, may_return: bool) -> Bulletin:
+    def _after_death(self, error: Exception, may_restart: bool) -> SessionNews:
         self._actor = None
         self._deaths += 1
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         lost = f"its node or process died ({reason})"
-        if may_return and self._deaths <= DEATHS and _has_room(self._resources):
+        if may_restart and self._deaths <= RESTARTS and _fits_some_node(self._resources):
             logger.warning(f"Session {self._session}: {lost}; it goes on elsewhere")
-            self.arrive()
-            return Bulletin(None, [], None)
+            self.start()
+            return SessionNews()
         fix = "what had arrived of it is here, and a resume goes on from there"
-        return Bulletin(None, [], SessionEnd(self._session, f"{lost}; {fix}"))
+        return SessionNews(end=SessionEnd(self._session, f"{lost}; {fix}"))
 
 
 def _check(job: TrialJob) -> None:
@@ -243,20 +248,20 @@ def _check(job: TrialJob) -> None:
 
 
 def _resources(spec: Spec, sessions: int) -> dict[str, float]:
-    """What one session takes; the GPUs there are, if it wants one, are shared by all sessions."""
+    """Resources of one session; if it wants a GPU, all sessions share the GPUs there are."""
     wanted: dict[str, float] = {"num_cpus": spec.meta.threads or 1}
     gpus = sum(node.get("GPU", 0) for node in _nodes())
     if gpus and spec.agent.net.gpu is not False:
         wanted["num_gpus"] = 1 / math.ceil(max(sessions, 1) / gpus)
-    if not _has_room(wanted):
+    if not _fits_some_node(wanted):
         most = max((node.get("CPU", 0) for node in _nodes()), default=0)
         message = f"found {wanted['num_cpus']:g}; no node has more than {most:g} cores"
         raise SpecError([Problem("meta.threads", message)], "a trial over several machines")
     return wanted
 
 
-def _has_room(wanted: dict[str, float]) -> bool:
-    """Whether there is a node that could take such a session, now or when others are done."""
+def _fits_some_node(wanted: dict[str, float]) -> bool:
+    """Whether some node could take such a session, now or when others are done."""
     return any(
         node.get("CPU", 0) >= wanted["num_cpus"] and node.get("GPU", 0) >= wanted.get("num_gpus", 0)
         for node in _nodes()
@@ -268,7 +273,7 @@ def _nodes() -> list[dict[str, float]]:
 
 
 def _own_modules(spec: Spec) -> list[Path]:
-    """The module of `env.name: my_module:MyEnv-v0`, where it lies in the working directory."""
+    """The module of `env.name: my_module:MyEnv-v0`, if it lies in the working directory."""
     module, colon, _ = spec.env.name.partition(":")
     if not colon or not re.fullmatch(r"\w+(\.\w+)*", module):
         return []

@@ -1,4 +1,4 @@
-"""A connection to Ray, for searches and for trials that are spread over a cluster."""
+"""Connect to Ray, for searches and for trials on a cluster."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 @contextmanager
 def cluster_ready(address: str, modules: Sequence[Path] = ()) -> Iterator[None]:
-    """Connected to the cluster at an address, which is left running; or the caller's own Ray.
+    """Connect to the cluster at an address, unless the caller has connected to a Ray already.
 
-    Our package travels with the job, whatever version the nodes have, and so do `modules`.
+    The cluster is left running. This package and `modules` are sent to the nodes, whatever version
+    these have.
     """
     if ray.is_initialized():
         yield
@@ -53,18 +54,19 @@ def cluster_ready(address: str, modules: Sequence[Path] = ()) -> Iterator[None]:
 
 
 def package_root() -> Path:
-    return Path(__file__).resolve().parents[2]
+    """The folder that holds the package slm_lab."""
+    return Path(__file__).resolve().parents[3]
 
 
 def _check_listening(address: str) -> None:
-    """Ray itself tries for minutes to reach an address where nobody is."""
+    """Fail early: Ray itself tries for minutes to reach an address where nothing listens."""
     if match := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address):
         socket.create_connection((match[1], int(match[2])), timeout=CONNECT_SECONDS).close()
 
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """`ray.init` takes SIGTERM for itself, which would end a run without writing anything."""
+    """Restore signal handlers: that of `ray.init` for SIGTERM would end a run without a save."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""One session, from its start to its end, in the process that trains it.
+"""Run one session from start to end, in the process that trains it.
 
-Wherever a session runs (here, in a process of this machine, on a node of a cluster), it is run by
-`run_session`, and what became of it is a `SessionEnd`.
+Wherever a session runs (here, in a process of this machine, on a node of a cluster), `run_session`
+runs it and returns how it ended as a `SessionEnd`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ORPHAN_PATIENCE_SECONDS = 30.0  # for a session whose trial was killed to notice
 
 @dataclass(frozen=True, slots=True)
 class TrialJob:
-    """What the sessions of a trial have in common."""
+    """What all sessions of a trial share."""
 
     spec: Spec
     layout: RunLayout
@@ -39,22 +39,22 @@ class TrialJob:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """How a session ended. `error` is None when it did what it should; `bad_input` is the mistake
-    in the spec that kept it from starting, and would keep every other session."""
+    """How a session ended. `error` is None for a good end. `bad_input` is a mistake in the spec
+    that kept the session from starting, as it would every other session."""
 
     session: int
     error: str | None = None
     bad_input: Exception | None = None
     stopped_early: bool = False
 
-    def last_words(self) -> str:
+    def describe(self) -> str:
         if self.error is not None:
             return f"Session {self.session} failed: {self.error.splitlines()[-1]}"
         return f"Session {self.session} {'stopped early' if self.stopped_early else 'done'}"
 
 
 class StopRequest:
-    """Whether somebody asked for a clean end, and by which signal."""
+    """Whether a signal asked for a clean end, and which one."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
@@ -67,9 +67,9 @@ class StopRequest:
 
 
 class Executor(Protocol):
-    """Who runs the sessions of a trial. It yields how each ended, and tells the display meanwhile.
+    """Runs the sessions of a trial, updates the display, and yields how each session ended.
 
-    Once `stop` says so, running sessions end their step and write their files; others never start.
+    After a stop request, running sessions end their step and write their files; others never start.
     """
 
     def __call__(
@@ -84,7 +84,7 @@ def run_session(
     should_stop: Callable[[], bool],
     shared: SharedNets | None = None,
 ) -> SessionEnd:
-    # torch is imported here, in the process that trains: the trial's own process starts at once.
+    # torch is imported only in the process that trains, so that the trial's process starts at once.
     from slm_lab.env.error import EnvError
     from slm_lab.training.session import Session
     from slm_lab.training.threads import set_threads
@@ -96,7 +96,7 @@ def run_session(
     name = job.layout.session_name(job.trial, session)
     try:
         with locked(lock, name, folder=job.layout.predir, patience=ORPHAN_PATIENCE_SECONDS):
-            # Asked now: whoever held the lock until a moment ago may have finished the session.
+            # Checked under the lock: its previous holder may have finished the session.
             if job.options.resume and is_finished(job.layout, job.trial, session):
                 return SessionEnd(session)
             try:

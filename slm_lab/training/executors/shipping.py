@@ -1,15 +1,15 @@
-"""The files of a session on another machine, streamed into the run folder here while they grow.
+"""Copy the files of a session on another machine into the run folder here, while they grow.
 
-No disk is shared. The machine of a session writes to a scratch folder with the layout of a run;
-an `Outbox` there says what is new in it as a stream of parcels, and an `Inbox` here carries them
-out. Parcels keep their order, and each is small, whatever the size of a file.
+No disk is shared. A session elsewhere writes to a scratch folder with the layout of a run. A
+`FileSender` there turns what is new in it into a stream of messages, which a `FileReceiver` here
+carries out in order. Each message is small, whatever the size of a file.
 
 - A file that only grows (a log, TensorBoard events) is sent from where it ended before; any other
   file is sent again when it has changed.
-- A checkpoint is sent as a whole, frozen by hard links while it travels. It arrives beside,
-  and becomes the newest only after every checksum was found right, so that the run folder always
-  holds a good one. Files that the last but one had as well, such as the old rows of a replay, are
-  not sent again; as on the other side, the newest shares nothing with the one it falls back to.
+- A checkpoint is sent as a whole, frozen by hard links meanwhile. It arrives under another name and
+  becomes the newest only after every checksum was verified, so that the run folder always holds a
+  good one. Files that the last but one had as well, such as the old rows of a replay, are not sent
+  again; as on the other side, the newest shares nothing with the one it falls back to.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The files of a checkpoint follow; what had come of an earlier one is void."""
+    """The files of a checkpoint follow; those of one that was not completed are void."""
 
     checkpoint: str
 
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """A file of a checkpoint that is the one of that name in the checkpoint it pushes out."""
+    """A file of a checkpoint that equals its namesake in the checkpoint to be pushed out."""
 
     path: str
 
@@ -71,27 +71,27 @@ class Complete:
     checkpoint: str
 
 
-Parcel = Begin | Piece | Same | Complete
+FileMessage = Begin | Piece | Same | Complete
 
 
-class Outbox:
-    """What is new in a scratch folder since it was last looked at."""
+class FileSender:
+    """Finds what is new in a scratch folder, and sends it in order."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._frozen = folder.with_name(f"{folder.name}.frozen")
         self._seen: dict[str, tuple[int, int, int]] = {}  # path: inode, size, time of change
-        self._parcels: deque[Iterator[Parcel]] = deque()
-        # The files of the newest checkpoint over there and of the one before. A folder that is not
-        # empty at the start came from there.
+        self._messages: deque[Iterator[FileMessage]] = deque()
+        # The files of the receiver's newest checkpoint and of the one before. Checkpoints that are
+        # here at the start came from the receiver.
         self._newest = {name: _contents(folder / name) for name in self._checkpoints()}
         self._older = {name: _contents(folder / f"{name}-1") for name in self._checkpoints()}
 
     def look(self) -> None:
-        """Queue what has changed. Call it again only when everything has been taken.
+        """Queue what has changed. To be called again only when everything has been taken.
 
-        Checkpoints are frozen first and `last` ones sent last: when one that says "finished" has
-        arrived, so have the files that were written before it.
+        Checkpoints are frozen first, and `last` ones are sent at the end: when one that says
+        "finished" has arrived, so have the files that were written before it.
         """
         frozen = {name: self._freeze(name) for name in self._checkpoints()}
         for path in sorted(self._folder.rglob("*")):
@@ -99,28 +99,28 @@ class Outbox:
             if not _APART.search(name) and path.is_file():
                 self._queue_file(path, name)
         for name in sorted(frozen, key=lambda name: name.endswith("/last")):
-            if (parcels := frozen[name]) is not None:
-                self._parcels.append(parcels)
+            if (messages := frozen[name]) is not None:
+                self._messages.append(messages)
 
-    def take(self, limit: int) -> list[Parcel]:
-        """The next parcels, of `limit` bytes or little more; empty when all have been taken."""
-        taken: list[Parcel] = []
+    def take(self, limit: int) -> list[FileMessage]:
+        """The next messages, of `limit` bytes or little more; empty when all have been taken."""
+        taken: list[FileMessage] = []
         size = 0
-        while self._parcels and size < limit:
-            parcel = next(self._parcels[0], None)
-            if parcel is None:
-                self._parcels.popleft()
+        while self._messages and size < limit:
+            message = next(self._messages[0], None)
+            if message is None:
+                self._messages.popleft()
                 continue
-            taken.append(parcel)
-            size += len(parcel.data) if isinstance(parcel, Piece) else 0
+            taken.append(message)
+            size += len(message.data) if isinstance(message, Piece) else 0
         return taken
 
     @property
     def is_empty(self) -> bool:
-        return not self._parcels
+        return not self._messages
 
     def forget(self) -> None:
-        """Something was not received: the next look finds everything new."""
+        """Send everything again at the next look, because something was not received."""
         self._seen.clear()
         self._newest.clear()
         self._older.clear()
@@ -145,9 +145,9 @@ class Outbox:
         grows = path.suffix == ".log" or "tfevents" in path.name
         grew = before is not None and before[0] == now[0] and before[1] <= now[1]
         start = before[1] if before is not None and grows and grew else 0
-        self._parcels.append(_pieces(path, name, start, status.st_size))
+        self._messages.append(_pieces(path, name, start, status.st_size))
 
-    def _freeze(self, checkpoint: str) -> Iterator[Parcel] | None:
+    def _freeze(self, checkpoint: str) -> Iterator[FileMessage] | None:
         """Keep the files of a new checkpoint under other names until they have been sent."""
         source, frozen = self._folder / checkpoint, self._frozen / checkpoint
         files = _contents(source)
@@ -173,7 +173,7 @@ class Outbox:
         frozen: Path,
         files: dict[str, FileEntry],
         known: dict[str, FileEntry],
-    ) -> Iterator[Parcel]:
+    ) -> Iterator[FileMessage]:
         yield Begin(checkpoint)
         for name, entry in files.items():
             path = f"{checkpoint}/{name}"
@@ -185,23 +185,23 @@ class Outbox:
         shutil.rmtree(frozen, ignore_errors=True)
 
 
-class Inbox:
-    """Carries out parcels in a run folder."""
+class FileReceiver:
+    """Writes what a `FileSender` sends into a run folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def accept(self, parcel: Parcel) -> bool:
-        """Whether it could be done. If not that is a warning, as training goes on over there."""
+    def accept(self, message: FileMessage) -> bool:
+        """Carry out a message; a failure is a warning and False, since training goes on."""
         try:
-            match parcel:
+            match message:
                 case Begin(checkpoint):
                     arriving = _arriving(self._inside(checkpoint))
                     make_folder(self._folder, arriving.parent)
                     shutil.rmtree(arriving, ignore_errors=True)
                     arriving.mkdir()
                 case Piece():
-                    self._write(parcel)
+                    self._write(message)
                 case Same(name):
                     path = self._inside(name)
                     older = path.parent.with_name(f"{path.parent.name}-1")
@@ -242,8 +242,8 @@ class Inbox:
         return self._folder.joinpath(*parts)
 
 
-def session_files(folder: Path, session_name: str) -> Iterator[Parcel]:
-    """What a session needs to go on elsewhere: its checkpoints, its curves and its log."""
+def session_files(folder: Path, session_name: str) -> Iterator[FileMessage]:
+    """The files a session needs to continue elsewhere: checkpoints, curves and log."""
     checkpoints = folder / "checkpoint" / session_name
     files = [path for path in sorted(checkpoints.rglob("*")) if path.is_file()]
     files += sorted(folder.glob(f"info/{session_name}_*.csv"))
@@ -254,13 +254,13 @@ def session_files(folder: Path, session_name: str) -> Iterator[Parcel]:
             yield from _pieces(path, name, 0, path.stat().st_size)
 
 
-def write_plain(folder: Path, parcel: Parcel) -> None:
-    """Put a parcel of `session_files` where it says, in a scratch folder that nobody reads yet."""
-    assert isinstance(parcel, Piece)
-    path = folder / parcel.path
+def write_plain(folder: Path, message: FileMessage) -> None:
+    """Write a message of `session_files` into a scratch folder that nothing reads yet."""
+    assert isinstance(message, Piece)
+    path = folder / message.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb" if parcel.offset == 0 else "ab") as file:
-        file.write(parcel.data)
+    with path.open("wb" if message.offset == 0 else "ab") as file:
+        file.write(message.data)
 
 
 def _pieces(path: Path, name: str, start: int, end: int) -> Iterator[Piece]:
@@ -279,8 +279,7 @@ def _pieces(path: Path, name: str, start: int, end: int) -> Iterator[Piece]:
 
 
 def _contents(checkpoint: Path) -> dict[str, FileEntry]:
-    """The files of a checkpoint, its manifest included, by their checksums; none if it is not
-    there, or not whole at this moment."""
+    """The files of a checkpoint and its manifest, with checksums; none unless it is whole now."""
     try:
         files = dict(read_manifest(checkpoint).files)
         text = (checkpoint / MANIFEST).read_bytes()

@@ -17,9 +17,9 @@ from slm_lab.training.checkpoint import CheckpointStore, read_checkpoint
 from slm_lab.training.executors.shipping import (
     Begin,
     Complete,
-    Inbox,
-    Outbox,
-    Parcel,
+    FileMessage,
+    FileReceiver,
+    FileSender,
     Piece,
     Same,
     session_files,
@@ -58,14 +58,14 @@ def save(store: CheckpointStore, frame: int, rows: int = 0, **state: Any) -> Non
     store.write("last", tree, {"frame": frame, "opt_step": 0, "updates": 0})
 
 
-def ship(outbox: Outbox, here: Path, limit: int = 10**9) -> list[Parcel]:
-    outbox.look()
-    sent: list[Parcel] = []
-    inbox = Inbox(here)
-    while not outbox.is_empty:
-        for parcel in outbox.take(limit):
-            assert inbox.accept(parcel)
-            sent.append(parcel)
+def ship(sender: FileSender, here: Path, limit: int = 10**9) -> list[FileMessage]:
+    sender.look()
+    sent: list[FileMessage] = []
+    receiver = FileReceiver(here)
+    while not sender.is_empty:
+        for message in sender.take(limit):
+            assert receiver.accept(message)
+            sent.append(message)
     return sent
 
 
@@ -76,20 +76,20 @@ def frame_of(folder: Path, slot: str = "last") -> int:
 
 def test_a_log_is_sent_from_where_it_ended_and_a_curve_as_a_whole(there, here):
     log, curve = there / "log" / f"{UNIT}.log", there / "info" / f"{UNIT}.csv"
-    outbox = Outbox(there)
+    sender = FileSender(there)
     log.write_text("one\n")
     curve.write_text("frame\n1\n")
-    assert len(ship(outbox, here)) == 2
-    assert ship(outbox, here) == []
+    assert len(ship(sender, here)) == 2
+    assert ship(sender, here) == []
     with log.open("a") as file:
         file.write("two\n")
     curve.write_text("frame\n1\n2\n")
-    assert ship(outbox, here) == [
+    assert ship(sender, here) == [
         Piece(f"info/{UNIT}.csv", 0, b"frame\n1\n2\n"),
         Piece(f"log/{UNIT}.log", 4, b"two\n"),
     ]
     curve.write_text("frame\n")  # shorter than before, as after a resume
-    ship(outbox, here)
+    ship(sender, here)
     assert (here / "info" / f"{UNIT}.csv").read_text() == "frame\n"
     assert (here / "log" / f"{UNIT}.log").read_text() == "one\ntwo\n"
 
@@ -99,39 +99,39 @@ def test_a_large_file_comes_in_pieces(there, here, monkeypatch):
     content = bytes(range(256))
     (there / "model" / "net.pt").write_bytes(content)
     (there / "model" / "empty.pt").touch()
-    assert len(ship(Outbox(there), here, limit=25)) == 27
+    assert len(ship(FileSender(there), here, limit=25)) == 27
     assert (here / "model" / "net.pt").read_bytes() == content
     assert (here / "model" / "empty.pt").read_bytes() == b""
 
 
 def test_what_means_nothing_elsewhere_stays(there, here, store):
-    outbox = Outbox(there)
+    sender = FileSender(there)
     save(store, 1)
     (there / "checkpoint" / UNIT / "session.lock").touch()
     (there / "info" / "curve.csv.tmp").touch()
     (there / "checkpoint" / UNIT / "last.writing").mkdir()
     (there / "checkpoint" / UNIT / "last.writing" / "state.json").touch()
     (there / "checkpoint" / UNIT / "diverged.json").write_text("{}")
-    ship(outbox, here)
+    ship(sender, here)
     names = {path.name for path in here.rglob("*") if path.is_file()}
     assert names == {"manifest.json", "state.json", "tensors.safetensors", "diverged.json"}
 
 
 def test_a_checkpoint_becomes_the_newest_and_the_one_before_stays(there, here, store):
-    outbox = Outbox(there)
+    sender = FileSender(there)
     for frame in (10, 20):
         save(store, frame)
-        ship(outbox, here)
+        ship(sender, here)
     assert (frame_of(here), frame_of(here, "last-1")) == (20, 10)
-    assert ship(outbox, here) == []
+    assert ship(sender, here) == []
 
 
 def test_the_checkpoint_that_may_say_finished_is_sent_after_all_other_files(there, here, store):
-    outbox = Outbox(there)
+    sender = FileSender(there)
     (there / "model" / f"{UNIT}_net_model.pt").write_bytes(b"weights")
     save(store, 10)
     store.write("best", {"weights": torch.ones(1)}, {"frame": 10, "opt_step": 0, "updates": 0})
-    sent = ship(outbox, here)
+    sent = ship(sender, here)
     assert sent[-1] == Complete(f"checkpoint/{UNIT}/last")
     begins = sent.index(Begin(f"checkpoint/{UNIT}/last"))
     assert Complete(f"checkpoint/{UNIT}/best") in sent[:begins]
@@ -139,29 +139,29 @@ def test_the_checkpoint_that_may_say_finished_is_sent_after_all_other_files(ther
 
 
 def test_a_checkpoint_that_is_replaced_while_it_travels_arrives_whole(there, here, store):
-    outbox, inbox = Outbox(there), Inbox(here)
+    sender, receiver = FileSender(there), FileReceiver(here)
     save(store, 10)
-    outbox.look()
-    first = outbox.take(1)
+    sender.look()
+    first = sender.take(1)
     for frame in (20, 30, 40):  # the folder it came from is gone by now
         save(store, frame)
     rest = []
-    while not outbox.is_empty:
-        rest += outbox.take(1)
-    assert all(inbox.accept(parcel) for parcel in first + rest)
+    while not sender.is_empty:
+        rest += sender.take(1)
+    assert all(receiver.accept(message) for message in first + rest)
     assert len(rest) > 1
     assert frame_of(here) == 10
-    ship(outbox, here)
+    ship(sender, here)
     assert frame_of(here) == 40
 
 
 def test_the_old_rows_of_a_replay_are_not_sent_again(there, here, store):
-    outbox = Outbox(there)
+    sender = FileSender(there)
     for frame, rows in ((10, 400), (20, 410), (30, 420)):
         save(store, frame, rows)
-        sent = ship(outbox, here)
+        sent = ship(sender, here)
     # The third takes over what the first had: a checkpoint shares nothing with the one before it.
-    same = [parcel.path for parcel in sent if isinstance(parcel, Same)]
+    same = [message.path for message in sent if isinstance(message, Same)]
     assert [Path(path).name for path in same] == ["ring-000000000000-000000000400.safetensors"]
     assert frame_of(here) == 30
     _, state = read_checkpoint(here / "checkpoint" / UNIT / "last", max_bytes=10**9)
@@ -171,60 +171,60 @@ def test_the_old_rows_of_a_replay_are_not_sent_again(there, here, store):
 
 
 def test_a_damaged_arrival_is_thrown_away_and_sent_again(there, here, store):
-    outbox, inbox = Outbox(there), Inbox(here)
+    sender, receiver = FileSender(there), FileReceiver(here)
     save(store, 10)
-    ship(outbox, here)
+    ship(sender, here)
     save(store, 20)
-    outbox.look()
-    parcels = outbox.take(10**9)
-    for parcel in parcels:
-        if isinstance(parcel, Piece) and parcel.path.endswith("tensors.safetensors"):
-            parcel = Piece(parcel.path, 0, parcel.data[:-1] + b"x")
-        accepted = inbox.accept(parcel)
-    assert isinstance(parcel, Complete)
+    sender.look()
+    messages = sender.take(10**9)
+    for message in messages:
+        if isinstance(message, Piece) and message.path.endswith("tensors.safetensors"):
+            message = Piece(message.path, 0, message.data[:-1] + b"x")
+        accepted = receiver.accept(message)
+    assert isinstance(message, Complete)
     assert not accepted
     assert frame_of(here) == 10  # the one before is kept
-    outbox.take(1)
-    outbox.forget()
-    ship(outbox, here)
+    sender.take(1)
+    sender.forget()
+    ship(sender, here)
     assert frame_of(here) == 20
 
 
 def test_a_session_goes_on_elsewhere_with_what_had_arrived(there, here, store, tmp_path):
-    outbox = Outbox(there)
+    sender = FileSender(there)
     save(store, 10)
     (there / "log" / f"{UNIT}.log").write_text("one\n")
     (there / "log" / "tiny_t0_s1.log").write_text("of another session\n")
-    ship(outbox, here)
+    ship(sender, here)
     shutil.rmtree(there.parent)  # the node is gone
 
     elsewhere = tmp_path / "elsewhere" / "run"
-    for parcel in session_files(here, UNIT):
-        write_plain(elsewhere, parcel)
+    for message in session_files(here, UNIT):
+        write_plain(elsewhere, message)
     assert frame_of(elsewhere) == 10
     assert [path.name for path in (elsewhere / "log").iterdir()] == [f"{UNIT}.log"]
-    outbox = Outbox(elsewhere)
-    outbox.look()
-    sent = outbox.take(10**9)
-    assert not any(isinstance(parcel, Complete) for parcel in sent)  # it is known over here
+    sender = FileSender(elsewhere)
+    sender.look()
+    sent = sender.take(10**9)
+    assert not any(isinstance(message, Complete) for message in sent)  # it is known over here
     save(CheckpointStore(elsewhere / "checkpoint" / UNIT, UNIT, "spec"), 20)
-    ship(outbox, here)
+    ship(sender, here)
     assert frame_of(here) == 20
 
 
 @pytest.mark.parametrize("path", ["../out", "/etc/x", "a/../../x", "", "a\\b"])
 def test_nothing_is_written_outside_the_run_folder(here, path):
     with pytest.raises(ValueError, match="is no file of a run folder"):
-        Inbox(here).accept(Piece(path, 0, b"x"))
+        FileReceiver(here).accept(Piece(path, 0, b"x"))
 
 
 def test_an_unfinished_arrival_is_no_checkpoint(there, here, store):
-    outbox, inbox = Outbox(there), Inbox(here)
+    sender, receiver = FileSender(there), FileReceiver(here)
     save(store, 10)
-    outbox.look()
-    for parcel in outbox.take(10**9):
-        if not isinstance(parcel, Complete):
-            inbox.accept(parcel)
+    sender.look()
+    for message in sender.take(10**9):
+        if not isinstance(message, Complete):
+            receiver.accept(message)
     with pytest.raises(CheckpointError):
         read_manifest(here / "checkpoint" / UNIT / "last")
     assert list(session_files(here, UNIT)) == []
@@ -235,5 +235,5 @@ def test_what_arrives_is_not_written_through_a_link(there, here, tmp_path):
     (tmp_path / "outside").mkdir()
     (here / "info").symlink_to(tmp_path / "outside")
     with pytest.raises(RunFolderError, match="info: is a link"):
-        ship(Outbox(there), here)
+        ship(FileSender(there), here)
     assert not list((tmp_path / "outside").iterdir())

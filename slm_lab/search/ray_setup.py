@@ -1,0 +1,117 @@
+"""Ray and Tune as a search needs them: their settings, a cluster to run on, its resources."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from slm_lab.search.plan import SearchPlan
+from slm_lab.search.processes import clear_remains, forget_processes, remember_processes
+from slm_lab.spec import Problem, SpecError
+from slm_lab.training.executors.local import available_cores
+from slm_lab.training.executors.ray_connection import (
+    QUIET,
+    cluster_ready,
+    package_root,
+    signals_kept,
+)
+from slm_lab.training.executors.ray_connection import ray as ray
+
+# Tune reads these when it is imported. It shall write no tables and no files of its own, leave
+# Ctrl-C alone, and run each trial in the folder that the search was started in.
+os.environ |= {
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_WARN_THRESHOLD_S": "60",
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "60",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+
+from ray import tune as tune  # other files import these from here, after the settings above
+from ray.tune.schedulers import ASHAScheduler as ASHAScheduler
+from ray.tune.schedulers import FIFOScheduler as FIFOScheduler
+from ray.tune.search import Searcher as Searcher
+
+
+@contextmanager
+def ray_ready(address: str | None, search_dir: Path) -> Iterator[None]:
+    """Connect to a Ray: the caller's if there is one, the cluster at an address, or a local Ray
+    that is started here and stopped again. Nothing else is ever stopped."""
+    if address:
+        with cluster_ready(address):
+            yield
+        return
+    if ray.is_initialized():
+        yield
+        return
+    clear_remains(search_dir)
+    with _code_on_path(), signals_kept():  # every process that Ray starts inherits the path
+        ray.init(address="local", num_cpus=available_cores(), include_dashboard=False, **QUIET)
+    remember_processes(search_dir)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+        forget_processes(search_dir)
+
+
+def check_local_fit(plan: SearchPlan, address: str | None) -> None:
+    """Refuse a trial that this machine is too small for, before a local Ray is started."""
+    if address is None and not ray.is_initialized():
+        _check_fit({"cpu": plan.cpu}, [{"CPU": available_cores()}])
+
+
+def trial_resources(plan: SearchPlan) -> dict[str, float]:
+    """Resources of one trial, which must fit on one node; gpu is dropped if no node has one."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wanted = {"cpu": plan.cpu}
+    if plan.gpu and any(node.get("GPU") for node in nodes):
+        wanted["gpu"] = plan.gpu
+    _check_fit(wanted, nodes)
+    return wanted
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence Tune's logs and warnings about itself: table and journal show what matters."""
+    loggers = [logging.getLogger(name) for name in ("ray", "ray.tune", "ray.train", "ray.air")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def _check_fit(wanted: Mapping[str, float], nodes: list[dict[str, float]]) -> None:
+    for name, amount in wanted.items():
+        most = max(node.get(name.upper(), 0) for node in nodes)
+        if amount > most:
+            where = "this machine has" if len(nodes) == 1 else "no node has more than"
+            message = f"found {amount:g}; {where} {most:g}. Ask for {most:g} or less."
+            raise SpecError([Problem(f"meta.search_resources.{name}", message)], "the spec")
+
+
+@contextmanager
+def _code_on_path() -> Iterator[None]:
+    """Let new processes import the slm_lab that runs here, also when it is a checkout."""
+    before = os.environ.get("PYTHONPATH")
+    root = package_root()
+    if root.name not in ("site-packages", "dist-packages"):
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *([before] if before else [])])
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONPATH", None)
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
