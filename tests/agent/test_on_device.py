@@ -140,7 +140,7 @@ def test_a_rollout_of_tensors_never_leaves_the_device(
 
 
 @pytest.mark.parametrize(("algorithm", "values"), ON_THE_HOST)
-def test_what_is_kept_on_the_host_is_taken_there_at_the_agents_door(
+def test_experience_on_the_host_is_moved_there_by_the_agent(
     algorithm, values, make_spec, monkeypatch
 ):
     spec = make_spec(algorithm, values)
@@ -154,7 +154,7 @@ def test_what_is_kept_on_the_host_is_taken_there_at_the_agents_door(
     shown = as_tensor(step.obs)
     agent.observe(obs, action, replace(step, obs=shown, next_obs=shown))
     agent.observe(obs, action, replace(step, obs=shown, next_obs=shown + 1))
-    for row, stored_action, stored in kept:
+    for row, stored_action, stored, _ in kept:
         for rows in (row, stored_action, stored.obs, stored.next_obs):
             assert isinstance(rows, np.ndarray)
     last = kept[1][2]
