@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import TypeAdapter
 from torch import nn
 
 from slm_lab.agent.make import make_agent
 from slm_lab.agent.net.conv import ConvNet, DuelingConvNet
 from slm_lab.agent.net.make import make_net
-from slm_lab.spec import NetSpec, SpecError, load_spec
+from slm_lab.spec import SpecError, load_spec
+from slm_lab.spec.net import NETS
 from slm_lab.types import Spaces
 
 NATURE: dict[str, Any] = {
@@ -28,7 +28,8 @@ SMALL: dict[str, Any] = NATURE | {"conv_hid_layers": [[2, 3, 1, 0, 1]], "fc_hid_
 
 def net(shape: tuple[int, ...] = (4, 84, 84), dims: tuple[int, ...] = (6,), **keys: Any) -> Any:
     torch.manual_seed(0)
-    spec = TypeAdapter(NetSpec).validate_python(NATURE | keys)
+    tree = NATURE | keys
+    spec = NETS[tree["type"]].spec_class.model_validate(tree)
     return make_net(spec, shape, dims)
 
 
