@@ -56,7 +56,7 @@ def make_app(
     app = build_app(catalog, CurveStore(), refresh_seconds)
     server: Flask = app.server
     server.config["MAX_CONTENT_LENGTH"] = MOST_REQUEST_BYTES
-    _guard(server, host)
+    _guard(server, host, app)
     _add_headers(server, app)
 
     def video(key: str, name: str) -> Response:
@@ -103,20 +103,20 @@ class _QuietHandler(WSGIRequestHandler):  # type: ignore[misc]
         """Log nothing: a page that asks every two seconds would fill the terminal."""
 
 
-def _guard(server: Flask, host: str) -> None:
+def _guard(server: Flask, host: str, app: Dash) -> None:
     def refuse_strangers() -> None:
         name = _host_name(request.host)
         if not _is_our_name(name, host):
             abort(403, "This page answers only under the name of this machine.")
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host:
+        if origin is not None and _address(origin) != request.host:
             abort(403, "This page answers only itself.")
         if request.method not in METHODS:
             abort(405)
         if request.url_rule is not None and request.url_rule.rule not in RULES:
             abort(404)
         is_callback = request.path == "/_dash-update-component" and request.method == "POST"
-        if is_callback and not _is_well_formed(request.get_json(silent=True)):
+        if is_callback and not _is_of_the_page(request.get_json(silent=True), app):
             abort(400, "This is no request of the page.")
 
     def no_such_script(_: DependencyException) -> tuple[str, int]:
@@ -126,12 +126,45 @@ def _guard(server: Flask, host: str) -> None:
     server.register_error_handler(DependencyException, no_such_script)
 
 
-def _is_well_formed(body: object) -> bool:
-    """Whether a body names inputs and states as Dash does; Dash does not check it."""
-    return isinstance(body, dict) and all(
-        isinstance(items, list) and all(isinstance(item, dict) for item in items)
-        for items in (body.get("inputs"), body.get("state", []))
+def _is_of_the_page(body: object, app: Dash) -> bool:
+    """Whether a body names a callback of the server with its own outputs, inputs and states.
+
+    Dash believes what it says there. The values may be anything.
+    """
+    if not isinstance(body, dict) or not isinstance(body.get("output"), str):
+        return False
+    callback = app.callback_map.get(body["output"])
+    if callback is None or "callback" not in callback:  # others run in the browser
+        return False
+    outputs = callback["output"]
+    outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
+    expected = [{"id": one.component_id, "property": one.component_property} for one in outputs]
+    found = body.get("outputs")
+    return (
+        _places(found if isinstance(found, list) else [found]) == _places(expected)
+        and _places(body.get("inputs")) == _places(callback["inputs"])
+        and _places(body.get("state", [])) == _places(callback["state"])
+        and _are_names(body.get("changedPropIds", []))
     )
+
+
+def _places(items: object) -> list[tuple[object, object]] | None:
+    """The component and property that each item names; None if they are no such items."""
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        return None
+    return [(item.get("id"), item.get("property")) for item in items]
+
+
+def _are_names(items: object) -> bool:
+    return isinstance(items, list) and all(isinstance(item, str) for item in items)
+
+
+def _address(origin: str) -> str:
+    """Host and port of an origin; empty if it is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _host_name(host: str) -> str:

@@ -241,12 +241,12 @@ def test_loopback_is_told_from_the_rest():
     assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "192.168.0.1", "example.org"))
 
 
-def ask(client: Any, output: str, value: object) -> int:
-    """The status of a callback's answer where every input and state has that value."""
+def request_of(client: Any, output: str, value: object) -> dict[str, Any]:
+    """The request of a callback where every input and state has that value."""
     entries = client.get("/_dash-dependencies", headers=HERE).get_json()
     entry = next(item for item in entries if output in item["output"])
     outputs = entry["output"].strip(".").split("...")
-    body = {
+    return {
         "output": entry["output"],
         "outputs": [
             dict(zip(("id", "property"), name.rsplit(".", 1), strict=True)) for name in outputs
@@ -255,6 +255,10 @@ def ask(client: Any, output: str, value: object) -> int:
         "state": [{**item, "value": value} for item in entry["state"]],
         "changedPropIds": [],
     }
+
+
+def ask(client: Any, output: str, value: object) -> int:
+    body = request_of(client, output, value)
     status: int = client.post("/_dash-update-component", json=body, headers=HERE).status_code
     return status
 
@@ -271,6 +275,32 @@ def test_whatever_a_request_says_the_page_remembers_is_answered(client, output, 
 def test_a_body_that_is_no_request_of_the_page_is_refused(client, body):
     answer = client.post("/_dash-update-component", json=body, headers=HERE)
     assert answer.status_code == 400
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output": "theme.data"},  # of a callback that runs in the browser
+        {"output": "nothing.data"},
+        {"output": ["graph.figure"]},
+        {"outputs": []},
+        {"outputs": [{"id": "graph"}]},
+        {"inputs": [{"id": "shown", "property": "data", "value": None}]},
+        {"state": [{"id": "shown", "property": "data", "value": None}]},
+        {"changedPropIds": 3},
+        {"changedPropIds": [{}]},
+    ],
+)
+def test_a_request_that_differs_from_the_callback_it_names_is_refused(client, change):
+    body = request_of(client, "graph.figure", None)
+    assert client.post("/_dash-update-component", json=body, headers=HERE).status_code == 200
+    answer = client.post("/_dash-update-component", json=body | change, headers=HERE)
+    assert answer.status_code == 400
+
+
+def test_an_origin_that_is_no_address_is_refused(client):
+    stranger = {**HERE, "Origin": "http://["}
+    assert client.get("/_dash-layout", headers=stranger).status_code == 403
 
 
 def test_an_idle_connection_is_closed(root, monkeypatch):
