@@ -31,6 +31,16 @@ LOSSES = {
 }
 """Lower-case loss name -> class name in torch.nn."""
 
+REDUCTIONS = ("mean", "sum")
+LOSS_KWARGS: Mapping[str, Mapping[str, bool | float]] = {
+    "CrossEntropyLoss": {"label_smoothing": 0.0},
+    "HuberLoss": {"delta": 1.0},
+    "KLDivLoss": {"log_target": False},
+    "PoissonNLLLoss": {"log_input": True, "full": False, "eps": 1e-8},
+    "SmoothL1Loss": {"beta": 1.0},
+}
+"""Loss name -> the kwargs it takes beside `reduction`, with torch's defaults."""
+
 _ADAM = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 _RMSPROP = {
     "lr": 1e-2,
@@ -201,4 +211,25 @@ class LossSpec(Block):
         if name not in LOSSES:
             near = did_you_mean(str(data["name"]), LOSSES.values())
             raise invalid(f"found {shown(data['name'])}; unknown loss. {near}", key="name")
+        for key, value in data["kwargs"].items():
+            _check_loss_value(LOSSES[name], key, value)
         return {**data, "name": LOSSES[name]}
+
+
+def _check_loss_value(loss: str, key: str, value: Any) -> None:
+    if key == "reduction":
+        if value not in REDUCTIONS:
+            raise invalid(f"found {shown(value)}; expected `mean` or `sum`", key=key)
+        return
+    defaults = LOSS_KWARGS.get(loss, {})
+    if key not in defaults:
+        near = did_you_mean(key, [*defaults, "reduction"])
+        raise invalid(f"unknown key for {loss}. {near}", key=key)
+    if isinstance(defaults[key], bool):
+        if not isinstance(value, bool):
+            raise invalid(f"found {shown(value)}; expected true or false", key=key)
+    elif key == "label_smoothing":
+        if not is_number(value) or not 0 <= value <= 1:
+            raise invalid(f"found {shown(value)}; expected a number from 0 to 1", key=key)
+    elif not is_number(value) or not 0 < value < float("inf"):
+        raise invalid(f"found {shown(value)}; expected a number above 0", key=key)

@@ -17,7 +17,7 @@ from slm_lab.spec import (
     spec_from_dict,
 )
 from slm_lab.spec.net.base import ACTIVATIONS, INIT_FNS
-from slm_lab.spec.optim import LOSSES, OPTIMIZERS, SCHEDULERS
+from slm_lab.spec.optim import LOSS_KWARGS, LOSSES, OPTIMIZERS, SCHEDULERS
 
 
 def net_spec(tree: dict[str, Any], **keys: Any) -> Any:
@@ -128,6 +128,13 @@ def test_activations_and_losses_are_known_in_any_case(ppo):
         ("out_layer_activation", ["tanh", "tnah"], "`tanh`"),
         ("init_fn", "orthogonl_", "`orthogonal_`"),
         ("loss_spec", {"name": "MSLoss"}, "`MSELoss`"),
+        ("loss_spec", {"name": "SmoothL1Loss", "bata": 1.0}, "`beta`"),
+        ("loss_spec", {"name": "MSELoss", "a.b": 1}, "unknown key for MSELoss. Valid: reduction."),
+        ("loss_spec", {"name": "HuberLoss", "delta": 0}, "expected a number above 0"),
+        ("loss_spec", {"name": "HuberLoss", "delta": "x"}, "expected a number above 0"),
+        ("loss_spec", {"name": "KLDivLoss", "log_target": 1}, "expected true or false"),
+        ("loss_spec", {"name": "CrossEntropyLoss", "label_smoothing": 2}, "from 0 to 1"),
+        ("loss_spec", {"name": "MSELoss", "reduction": "none"}, "expected `mean` or `sum`"),
         ("hid_layers", [64, -1], "hid_layers.1"),
         ("hid_layers", 64, "hid_layers"),
         ("hid_layrs", [64], "`hid_layers`"),
@@ -137,6 +144,13 @@ def test_activations_and_losses_are_known_in_any_case(ppo):
 )
 def test_a_wrong_net_key_is_refused_with_a_hint(ppo, key, value, hint):
     assert hint in complaint(ppo, **{key: value})
+
+
+def test_the_options_of_losses_are_those_of_torch():
+    for name in LOSSES.values():
+        taken = inspect.signature(getattr(torch.nn, name)).parameters
+        for key, default in LOSS_KWARGS.get(name, {}).items():
+            assert taken[key].default == default
 
 
 @pytest.mark.parametrize(
