@@ -8,7 +8,7 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 PEERS := .venv-peers
 TORCH_VENV := .venv-torch-$(TORCH)
 
-.PHONY: help demo test test-torch check format bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard bench-playground clean
+.PHONY: help demo test test-torch torture check format bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard bench-playground clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -23,6 +23,9 @@ test: $(VENV)/.installed-dev browser ## set up, then run every test
 test-torch: $(TORCH_VENV)/.installed ## the agent's tests with another torch, TORCH=2.15.0, in an environment of its own
 	$(TORCH_VENV)/bin/python -c 'import torch; print("torch", torch.__version__)'
 	$(TORCH_VENV)/bin/python -m pytest tests/agent
+
+torture: $(VENV)/.installed-dev ## attack everything for an hour, TORTURE="--seconds 600 --seed 1 --only kills,specs"
+	$(BIN)/python -m tests.torture $(TORTURE)
 
 # For the tests of the dashboard, which are skipped without it: only where root may install it.
 .PHONY: browser

@@ -1,4 +1,4 @@
-"""A process that is really killed, at a step of our choice of what it does to its files."""
+"""A process that is killed, or fails, at a step of our choice of what it does to its files."""
 
 from __future__ import annotations
 
@@ -16,19 +16,31 @@ CHANGES = ("fsync", "link", "rename", "replace", "mkdir", "unlink", "rmdir")
 
 
 @contextmanager
-def killed_at(at: int) -> Iterator[None]:
-    """Send SIGKILL to this process at its `at`-th change of a file system.
+def killed_at(at: int) -> Iterator[Callable[[], int]]:
+    """Send SIGKILL to this process at its `at`-th change of a file system; yields a step counter.
 
     A step is a change that does not happen any more, or a file that was opened for writing and
     stays empty. For a child that was forked: what is patched here stays patched.
+    """
+
+    def kill(step: int) -> None:
+        if step == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    yield before_each_change(kill)
+
+
+def before_each_change(act: Callable[[int], None]) -> Callable[[], int]:
+    """Call `act` with the number of the step before each change; returns the number so far.
+
+    It is never undone: for a child that was forked.
     """
     count = 0
 
     def step() -> None:
         nonlocal count
         count += 1
-        if count == at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        act(count)
 
     def before(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -62,4 +74,4 @@ def killed_at(at: int) -> Iterator[None]:
     builtins.open = around_writing(builtins.open)
     io.open = builtins.open
     torch.save = before(torch.save)
-    yield
+    return lambda: count

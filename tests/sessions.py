@@ -349,21 +349,21 @@ EVERY_ALGORITHM: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 }
 
 
+def small_spec(algorithm: str, env: str = "CartPole-v1", **values: Any) -> Spec:
+    """small_spec("DDQN+PER", "CartPole-v1", meta__log_frequency=10)"""
+    learner, memory, net = copy.deepcopy(EVERY_ALGORITHM[algorithm])
+    tree = {
+        "agent": {"name": "Tiny", "algorithm": learner, "memory": memory, "net": net},
+        "env": {"name": env, "num_envs": 2, "max_frame": FRAMES, "max_t": 60},
+        "meta": {"log_frequency": 50, "compile": "off", "random_seed": 4},
+    }
+    spec = spec_from_dict(tree, "tiny")
+    return spec.with_values({key.replace("__", "."): value for key, value in values.items()})
+
+
 @pytest.fixture(scope="session")
 def every_spec() -> MakeSpec:
-    """every_spec("DDQN+PER", "CartPole-v1", meta__log_frequency=10)"""
-
-    def make(algorithm: str, env: str = "CartPole-v1", **values: Any) -> Spec:
-        learner, memory, net = copy.deepcopy(EVERY_ALGORITHM[algorithm])
-        tree = {
-            "agent": {"name": "Tiny", "algorithm": learner, "memory": memory, "net": net},
-            "env": {"name": env, "num_envs": 2, "max_frame": FRAMES, "max_t": 60},
-            "meta": {"log_frequency": 50, "compile": "off", "random_seed": 4},
-        }
-        spec = spec_from_dict(tree, "tiny")
-        return spec.with_values({key.replace("__", "."): value for key, value in values.items()})
-
-    return make
+    return small_spec
 
 
 def final_state(layout: RunLayout) -> dict[str, Any]:

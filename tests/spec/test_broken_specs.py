@@ -24,7 +24,7 @@ from slm_lab.spec import (
     spec_names,
     upgrade_file,
 )
-from slm_lab.spec.load import packaged_trees
+from tests.mutated_trees import every_path, one_spec_per_algorithm
 
 READERS: list[Callable[[Path], Any]] = [check_file, spec_names, upgrade_file, load_spec]
 
@@ -34,26 +34,6 @@ FUZZ = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-
-
-@functools.cache
-def one_spec_per_algorithm() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for _, _, tree in packaged_trees():
-        if "${" not in json.dumps(tree):
-            found.setdefault(tree["agent"]["algorithm"]["name"], tree)
-    return found
-
-
-def every_path(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where something could be changed: each key and index, at any depth."""
-    items: Any = []
-    if isinstance(tree, dict):
-        items = tree.items()
-    elif isinstance(tree, list):
-        items = enumerate(tree)
-    paths = [(*path, key) for key, _ in items]
-    return paths + [deeper for key, value in items for deeper in every_path(value, (*path, key))]
 
 
 ABSURD = st.sampled_from(

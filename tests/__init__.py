@@ -1,0 +1,1 @@
+"""Tests of slm_lab; a package, because another distribution installs one of this name."""

@@ -1,0 +1,197 @@
+"""A slice of `make torture`, always the same, and proof that the harness sees what is bad."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.torture.attack import Attack, Case, Outcome, Result
+from tests.torture.attacks import every_attack
+from tests.torture.faults import Faults
+from tests.torture.harness import Schedule, Summary, run_cases, scratch_root
+from tests.torture.kills import Kills
+from tests.torture.links import Links
+from tests.torture.material import compare_runs
+from tests.torture.mutations import Mutations
+from tests.torture.page import Page
+from tests.torture.remotes import Remotes
+from tests.torture.specs import Specs
+from tests.torture.victim import run_isolated
+
+pytest.importorskip("dash")
+ONE_PROCESS = ("PPO", "DDQN+PER")
+
+
+def attacked(attacks: list[Attack], most: int, root: Path | None = None) -> Summary:
+    with scratch_root() as scratch:
+        return run_cases(
+            attacks,
+            Schedule(attacks, 0, most).next_case,
+            seed=0,
+            root=root or scratch,
+            until=time.monotonic() + 600,
+            jobs=2,
+            show=lambda _: None,
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("attack", "most"),
+    [
+        (Kills(families=ONE_PROCESS), 3),
+        (Mutations(), 4),
+        (Links(), 4),
+        (Faults(), 3),
+        (Specs(), 15),
+        (Remotes(), 4),
+        (Page(), 2),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_a_slice_of_each_attack_ends_well(attack: Attack, most: int) -> None:
+    summary = attacked([attack], most)
+    assert summary.counts[attack.name].total() == most
+    assert [failure.describe() for failure in summary.failures] == []
+
+
+def test_the_slice_has_every_attack():
+    names = {attack.name for attack in every_attack()}
+    assert names == {"kills", "mutations", "links", "faults", "specs", "remotes", "page"}
+
+
+def test_a_case_is_the_same_whenever_it_is_drawn():
+    for attack in every_attack():
+        case = Case(attack.name, 7, seed=3)
+        assert repr(attack.draw(case.random)) == repr(attack.draw(case.random))
+        other = Case(attack.name, 8, seed=3)
+        assert repr(attack.draw(other.random)) != repr(attack.draw(case.random))
+
+
+# The harness sees it
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An attack whose victim does what it should not."""
+
+    body: Callable[[], object]
+    name: str = "broken"
+    seconds: float = 60.0
+    share: float = 1.0
+    patience: float = 0.5
+
+    def draw(self, random: Random) -> int:
+        return random.randrange(10)
+
+    def run(self, drawn: int, scratch: Path, material: Path) -> Result:
+        return run_isolated(self.body, scratch, self.patience).result()
+
+
+def outcome_of(body: Callable[[], object], **keys: float) -> Result:
+    (failure,) = attacked([Broken(body, **keys)], 1).failures  # type: ignore[arg-type]
+    assert failure.case.command == "python -m tests.torture --case broken:0 --seed 0"
+    return failure.result
+
+
+def test_an_exception_is_reported_as_a_traceback():
+    found = outcome_of(lambda: 1 / 0)
+    assert found == Result(Outcome.TRACEBACK, "ZeroDivisionError: division by zero")
+
+
+def test_an_error_that_the_guard_of_the_commands_caught_is_one_too():
+    def body() -> None:
+        from slm_lab.cli.guard import guarded
+
+        with guarded(["list"]):
+            raise KeyError("x")
+
+    found = outcome_of(body, patience=20.0)
+    assert found.outcome is Outcome.TRACEBACK
+    assert found.detail.startswith("Unexpected KeyError")
+
+
+def test_a_refusal_without_a_word_is_one_too():
+    assert outcome_of(lambda: sys.exit(2)).detail == "exit code 2 without a message"
+
+
+def test_a_signal_that_was_not_ours_is_one_too():
+    found = outcome_of(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert (found.outcome, found.detail) == (Outcome.TRACEBACK, "exit code -9: ")
+
+
+def test_a_process_that_does_not_end_is_reported_as_a_hang():
+    assert outcome_of(signal.pause).outcome is Outcome.HANG
+
+
+def test_a_case_that_does_not_end_is_reported_as_a_hang():
+    assert outcome_of(signal.pause, patience=60.0, seconds=0.5).outcome is Outcome.HANG
+
+
+def test_a_child_that_outlives_its_parent_is_left_behind(monkeypatch):
+    monkeypatch.setattr("tests.torture.victim.ORPHAN_SECONDS", 0.2)
+    command = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    found = outcome_of(lambda: subprocess.Popen(command), patience=20.0)
+    assert found.outcome is Outcome.LEFT_BEHIND
+    assert "time.sleep(60)" in found.detail
+
+
+def test_a_refusal_is_no_failure():
+    summary = attacked([Broken(lambda: sys.exit("SpecError: no"))], 1)
+    assert summary.counts["broken"][Outcome.REFUSED] == 1
+    assert not summary.failures
+
+
+@pytest.fixture
+def runs(tmp_path: Path, train_folder, make_spec) -> tuple[Path, Path]:
+    import shutil
+
+    ours = train_folder(make_spec())
+    theirs = tmp_path / "theirs"
+    shutil.copytree(ours, theirs)
+    return ours, theirs
+
+
+def test_equal_runs_are_equal(runs):
+    assert compare_runs(*runs).outcome is Outcome.EQUAL
+
+
+def test_a_missing_file_or_row_is_lost_and_another_one_is_left_behind(runs):
+    ours, theirs = runs
+    table = ours / "info" / "tiny_t0_s0_session_df_train.csv"
+    lines = table.read_text().splitlines(keepends=True)
+    table.write_text("".join(lines[:-1]))
+    assert compare_runs(ours, theirs).outcome is Outcome.LOST
+    table.unlink()
+    assert compare_runs(ours, theirs).detail.startswith("files are missing")
+    assert compare_runs(theirs, ours).outcome is Outcome.LEFT_BEHIND
+
+
+def test_another_weight_is_different(runs):
+    import torch
+
+    ours, theirs = runs
+    path = min((ours / "model").glob("*_net_model.pt"))
+    state = torch.load(path, weights_only=True)
+    next(iter(state.values())).view(-1)[0] += 1e-6
+    torch.save(state, path)
+    assert compare_runs(ours, theirs) == Result(Outcome.DIFFERENT, f"model {path.name}")
+
+
+def test_time_is_shared_between_the_attacks_by_their_shares():
+    attacks: list[Attack] = [Broken(print, "a", share=1.0), Broken(print, "b", share=3.0)]
+    schedule, used = Schedule(attacks, 0), {"a": 0.0, "b": 0.0}
+    for _ in range(40):
+        case = schedule.next_case(used)
+        assert case is not None
+        used[case.attack] += 1.0
+    assert used == {"a": 10.0, "b": 30.0}
