@@ -274,6 +274,26 @@ REFUSED: dict[str, tuple[Arc, str]] = {
         sequential({"ReLU": None, "Tanh": None}),
         r"modules\.body\.0: expected one layer",
     ),
+    "what a module reads is no name": (
+        sequential(graph={"input": "x", "modules": {"body": [{}]}, "output": "body"}),
+        r"graph\.modules\.body: found \[{}\]; expected a name",
+    ),
+    "what a module reads is a number": (
+        sequential(graph={"input": "x", "modules": {"body": 3}, "output": "body"}),
+        r"graph\.modules\.body: found 3; expected a name",
+    ),
+    "an input that is no name": (
+        sequential(graph={"input": None, "modules": {"body": ["x"]}, "output": "body"}),
+        r"graph\.input: found None",
+    ),
+    "an output that is no name": (
+        sequential(graph={"input": "x", "modules": {"body": ["x"]}, "output": [[]]}),
+        r"graph\.output: found \[\[\]\]",
+    ),
+    "a graph without modules": (
+        sequential(graph={"input": "x", "modules": [], "output": "body"}),
+        r"graph\.modules: expected a mapping",
+    ),
     "compact without layer": (
         {**sequential(), "modules": {"body": {"compact": {"args": []}}}},
         r"modules\.body\.compact: lacks 'layer'",

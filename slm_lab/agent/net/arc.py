@@ -93,9 +93,13 @@ class ArcBody(nn.ModuleDict):
                 raise _refuse(f"modules.{name}", "torch keeps this name for itself; choose another")
             self[name] = build_module(module, f"modules.{name}")
         graph = arc.get("graph") or _chain(list(modules))
+        nodes = graph.get("modules")
+        if not isinstance(nodes, Mapping) or not nodes:
+            raise _refuse("graph.modules", "expected a mapping of modules to what they read")
         inputs = graph.get("input", "x")
-        self._inputs = [inputs] if isinstance(inputs, str) else list(inputs)
-        self._nodes = dict(graph.get("modules") or {})
+        _check_names(inputs, "graph.input")
+        self._inputs = _names_read(inputs)
+        self._nodes = dict(nodes)
         self._output = graph.get("output") or list(self._nodes)[-1]
         known = set(self._inputs)
         for node, reads in self._nodes.items():
@@ -103,12 +107,14 @@ class ArcBody(nn.ModuleDict):
                 raise _refuse(
                     f"graph.modules.{node}", f"no such module; there are {', '.join(modules)}"
                 )
+            _check_names(reads, f"graph.modules.{node}")
             unknown = set(_names_read(reads)) - known
             if unknown:
                 raise _refuse(
                     f"graph.modules.{node}", f"reads {', '.join(sorted(unknown))} before it exists"
                 )
             known.add(node)
+        _check_names(self._output, "graph.output")
         missing = set(_names_read(self._output)) - known
         if missing:
             raise _refuse(
@@ -194,6 +200,12 @@ def _names_read(reads: Any) -> list[str]:
     if isinstance(reads, str):
         return [reads]
     return list(reads.values()) if isinstance(reads, Mapping) else list(reads)
+
+
+def _check_names(reads: Any, path: str) -> None:
+    is_known_form = isinstance(reads, str | list | tuple | Mapping)
+    if not is_known_form or not all(isinstance(name, str) for name in _names_read(reads)):
+        raise _refuse(path, f"found {reads!r:.80}; expected a name, or a list or mapping of names")
 
 
 def _read_arc(spec: TorchArcNetSpec) -> Mapping[str, Any]:
