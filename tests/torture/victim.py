@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing.util
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from tests.torture.attack import Outcome, Result
 
 ORPHAN_SECONDS = 10.0  # a session notices within moments that its trial has died
 SHARED_MEMORY = Path("/dev/shm")
+MOST_FILE_BYTES = 1_000_000_000  # that a victim may write: a copy of a sparse file takes memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,7 @@ def slm_lab(*words: object) -> Callable[[], None]:
 def _become(folder: Path, out: Path, err: Path) -> None:
     os.setsid()
     os.chdir(folder)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
     for path, descriptor in ((Path(os.devnull), 0), (out, 1), (err, 2)):
         flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         handle = os.open(path, flags, 0o600)
