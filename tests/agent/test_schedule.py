@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from slm_lab.agent.algorithm.schedule import LearningRate, LearningRates, scheduled_value
-from slm_lab.spec import MLPNetSpec, SchedulerSpec, ScheduleSpec, Spec
+from slm_lab.spec import MLPNetSpec, SchedulerSpec, ScheduleSpec, Spec, SpecError
 from slm_lab.training.loop import Loop
 
 
@@ -213,3 +213,18 @@ def test_every_net_has_its_own_learning_rate() -> None:
     assert both.advance(1) == pytest.approx(0.25)  # the mean of the rates that the update had
     assert both.values(2) == {"net.lr": 0.1, "critic_net.lr": 0.2}
     assert both.advance(2) == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [
+        ("StepLR", {}),
+        ("StepLR", {"step_size": 3, "stepsize": 3}),
+        ("StepLR", {"step_size": 0}),  # torch divides by it in the first step
+        ("MultiStepLR", {"milestones": 3}),
+        ("OneCycleLR", {"max_lr": 0.1}),
+    ],
+)
+def test_arguments_that_a_scheduler_of_torch_cannot_use_are_refused(name, kwargs):
+    with pytest.raises(SpecError, match=f"lr_scheduler_spec: {name} cannot be made with"):
+        LearningRate(0.1, scheduler(name, **kwargs), 1)

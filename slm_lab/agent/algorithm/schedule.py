@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from slm_lab.spec import Problem, SpecError
+
 if TYPE_CHECKING:
     from slm_lab.spec import NetSpec, SchedulerSpec, ScheduleSpec
 
@@ -103,6 +105,15 @@ class _TorchScheduler:
     """
 
     def __init__(self, initial: float, spec: SchedulerSpec) -> None:
+        try:
+            self._make(initial, spec)
+            self.advance()  # a step size of 0 is noticed by the first step only
+            self._make(initial, spec)
+        except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            problem = f"{spec.name} cannot be made with {dict(spec.kwargs)}: {error}"
+            raise SpecError([Problem("agent.net.lr_scheduler_spec", problem)]) from error
+
+    def _make(self, initial: float, spec: SchedulerSpec) -> None:
         self._optimizer = torch.optim.SGD([torch.zeros(1)], lr=initial)
         make = getattr(torch.optim.lr_scheduler, spec.name)
         self._scheduler: torch.optim.lr_scheduler.LRScheduler = make(self._optimizer, **spec.kwargs)
