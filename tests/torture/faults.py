@@ -49,7 +49,7 @@ class Drawn:
 class Faults:
     name: str = "faults"
     seconds: float = 600.0
-    share: float = 2.0
+    share: float = 1.5
 
     def draw(self, random: Random) -> Drawn:
         return Drawn(

@@ -55,7 +55,7 @@ class Drawn:
 class Kills:
     name: str = "kills"
     seconds: float = 600.0
-    share: float = 4.0
+    share: float = 5.0
     families: tuple[str, ...] = FAMILIES
 
     def draw(self, random: Random) -> Drawn:

@@ -30,7 +30,7 @@ class Drawn:
 class Mutations:
     name: str = "mutations"
     seconds: float = 900.0
-    share: float = 4.0
+    share: float = 5.0
 
     def draw(self, random: Random) -> Drawn:
         return Drawn(

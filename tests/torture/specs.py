@@ -43,7 +43,7 @@ class Drawn:
 class Specs:
     name: str = "specs"
     seconds: float = 200.0
-    share: float = 3.0
+    share: float = 2.5
 
     def draw(self, random: Random) -> Drawn:
         shipped = one_spec_per_algorithm()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import pytest
+import torch
 
 from tests.torture.attack import Attack, Case, Outcome, Result
 from tests.torture.attacks import every_attack
@@ -31,17 +33,23 @@ pytest.importorskip("dash")
 ONE_PROCESS = ("PPO", "DDQN+PER")
 
 
-def attacked(attacks: list[Attack], most: int, root: Path | None = None) -> Summary:
-    with scratch_root() as scratch:
-        return run_cases(
-            attacks,
-            Schedule(attacks, 0, most).next_case,
-            seed=0,
-            root=root or scratch,
-            until=time.monotonic() + 600,
-            jobs=2,
-            show=lambda _: None,
-        )
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    """For all attacks, so that the runs which they disturb are trained once."""
+    with scratch_root() as path:
+        yield path
+
+
+def attacked(attacks: list[Attack], most: int, root: Path) -> Summary:
+    return run_cases(
+        attacks,
+        Schedule(attacks, 0, most).next_case,
+        seed=0,
+        root=root,
+        until=time.monotonic() + 600,
+        jobs=2,
+        show=lambda _: None,
+    )
 
 
 @pytest.mark.slow
@@ -58,8 +66,8 @@ def attacked(attacks: list[Attack], most: int, root: Path | None = None) -> Summ
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_a_slice_of_each_attack_ends_well(attack: Attack, most: int) -> None:
-    summary = attacked([attack], most)
+def test_a_slice_of_each_attack_ends_well(root: Path, attack: Attack, most: int) -> None:
+    summary = attacked([attack], most, root)
     assert summary.counts[attack.name].total() == most
     assert [failure.describe() for failure in summary.failures] == []
 
@@ -98,7 +106,8 @@ class Broken:
 
 
 def outcome_of(body: Callable[[], object], **keys: float) -> Result:
-    (failure,) = attacked([Broken(body, **keys)], 1).failures  # type: ignore[arg-type]
+    with scratch_root() as root:
+        (failure,) = attacked([Broken(body, **keys)], 1, root).failures  # type: ignore[arg-type]
     assert failure.case.command == "python -m tests.torture --case broken:0 --seed 0"
     return failure.result
 
@@ -145,16 +154,14 @@ def test_a_child_that_outlives_its_parent_is_left_behind(monkeypatch):
     assert "time.sleep(60)" in found.detail
 
 
-def test_a_refusal_is_no_failure():
-    summary = attacked([Broken(lambda: sys.exit("SpecError: no"))], 1)
+def test_a_refusal_is_no_failure(root: Path) -> None:
+    summary = attacked([Broken(lambda: sys.exit("SpecError: no"))], 1, root)
     assert summary.counts["broken"][Outcome.REFUSED] == 1
     assert not summary.failures
 
 
 @pytest.fixture
 def runs(tmp_path: Path, train_folder, make_spec) -> tuple[Path, Path]:
-    import shutil
-
     ours = train_folder(make_spec())
     theirs = tmp_path / "theirs"
     shutil.copytree(ours, theirs)
@@ -177,8 +184,6 @@ def test_a_missing_file_or_row_is_lost_and_another_one_is_left_behind(runs):
 
 
 def test_another_weight_is_different(runs):
-    import torch
-
     ours, theirs = runs
     path = min((ours / "model").glob("*_net_model.pt"))
     state = torch.load(path, weights_only=True)
