@@ -28,8 +28,8 @@ def evaluate(
     the same one. `trust` names modules that the folder's spec may import, as for `load_agent`.
     """
     # torch takes seconds to import; who only looks at results imports this file too.
-    from slm_lab.playback.play import PARALLEL, play
     from slm_lab.playback.saved_agent import load_session
+    from slm_lab.training.play import PARALLEL, play
     from slm_lab.training.threads import set_threads
 
     run = open_run(folder, trial=trial, trust=trust)

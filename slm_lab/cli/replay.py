@@ -13,7 +13,7 @@ from slm_lab.cli.options import Trust, printable
 
 if TYPE_CHECKING:
     from slm_lab.analysis.evaluation import Evaluation
-    from slm_lab.playback.play import Episodes
+    from slm_lab.training.play import Episodes
 
 EPISODES, EPISODES_ON_VIDEO = 10, 1
 

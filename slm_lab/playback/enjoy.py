@@ -12,11 +12,11 @@ import numpy as np
 from slm_lab.env.error import EnvError
 from slm_lab.env.registry import render_fps
 from slm_lab.env.vector import VectorEnv
-from slm_lab.playback.play import PARALLEL, Episodes, play
 from slm_lab.playback.saved_agent import load_session
 from slm_lab.playback.video import Video
 from slm_lab.runs.saved_run import SavedRun
 from slm_lab.training.options import RunOptions
+from slm_lab.training.play import PARALLEL, Episodes, play
 from slm_lab.training.threads import set_threads
 from slm_lab.training.viewer import Viewer
 

@@ -13,13 +13,13 @@ from slm_lab.search.plan import SearchPlan
 from slm_lab.search.processes import clear_remains, forget_processes, remember_processes
 from slm_lab.spec import Problem, SpecError
 from slm_lab.training.executors.local import available_cores
-from slm_lab.training.executors.ray_connection import (
+from slm_lab.training.executors.ray_cluster import (
     QUIET,
     cluster_ready,
     package_root,
     signals_kept,
 )
-from slm_lab.training.executors.ray_connection import ray as ray
+from slm_lab.training.executors.ray_cluster import ray as ray
 
 # Tune reads these when it is imported. It shall write no tables and no files of its own, leave
 # Ctrl-C alone, and run each trial in the folder that the search was started in.

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from slm_lab.agent.agent import Agent
 from slm_lab.env.vector import VectorEnv
 from slm_lab.types import Metrics, on_host
@@ -122,19 +120,3 @@ class Loop:
         self.profile = Profile(**state["profile"])
         metrics = state["metrics"]
         self.metrics = None if metrics is None else Metrics(metrics, opt_steps=0)
-
-
-def evaluate(agent: Agent, env: VectorEnv) -> float:
-    """Mean return of one episode per env, acting greedily."""
-    obs = env.reset()
-    recurrent_state = agent.initial_recurrent_state(env.num_envs)  # apart from that of training
-    returns = np.zeros(env.num_envs)
-    is_running = np.ones(env.num_envs, bool)
-    while is_running.any():
-        action = agent.act(obs, explore=False, recurrent_state=recurrent_state)
-        transition = env.step(agent.env_action(action))
-        agent.advance(recurrent_state, transition)
-        obs = transition.obs
-        returns += transition.reward * is_running
-        is_running &= ~transition.episode_end
-    return float(returns.mean())

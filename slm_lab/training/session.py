@@ -23,9 +23,10 @@ from slm_lab.spec import Spec
 from slm_lab.training.console import Progress, format_checkpoint, format_profile
 from slm_lab.training.curve_row import curve_row, frames_per_second
 from slm_lab.training.distributed import SharedAlgorithm
-from slm_lab.training.loop import Loop, evaluate
+from slm_lab.training.loop import Loop
 from slm_lab.training.models import warn_of_unmoved_parameters
 from slm_lab.training.options import RunOptions
+from slm_lab.training.play import evaluate
 from slm_lab.training.profiler import OperatorProfiler
 from slm_lab.training.recorder import Recorder
 from slm_lab.training.saving import SessionSaver

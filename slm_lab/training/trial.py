@@ -15,8 +15,14 @@ from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.resume import unfinished_sessions
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.training.console import TrialDisplay
-from slm_lab.training.executors.local import STOP_SIGNALS, run_here, run_in_processes
-from slm_lab.training.executors.session_job import Executor, StopRequest, TrialJob
+from slm_lab.training.executors.local import (
+    STOP_SIGNALS,
+    Executor,
+    StopRequest,
+    TrialJob,
+    run_here,
+    run_in_processes,
+)
 from slm_lab.training.options import RunOptions
 
 

@@ -110,7 +110,7 @@ def test_a_run_killed_again_and_again_is_the_uninterrupted_run(
 
 @pytest.mark.slow
 def test_a_session_in_use_is_refused_and_an_orphan_is_waited_for(every_spec, tmp_path, monkeypatch):
-    monkeypatch.setattr("slm_lab.training.executors.session_job.ORPHAN_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("slm_lab.training.executors.local.ORPHAN_PATIENCE_SECONDS", 0.1)
     spec = every_spec("PPO", env__max_frame=10**6)
     layout = RunLayout.create(spec.name, "now", tmp_path)
     child = start_trainer(spec, layout)

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from slm_lab.playback.export import export_policy
-from slm_lab.playback.play import play
 from slm_lab.playback.saved_agent import load_agent
 from slm_lab.runs.find import open_run
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec
 from slm_lab.training.options import RunOptions
+from slm_lab.training.play import play
 from slm_lab.training.session import Session
 
 pytest.importorskip("mujoco_playground")

@@ -1,31 +1,129 @@
-"""Run sessions on this machine: each in its own process, as many at once as there are cores."""
+"""Run sessions on this machine: each in its own process, as many at once as there are cores.
+
+Wherever a session runs (here, in a process of this machine, on a node of a cluster), `run_session`
+runs it and returns how it ended as a `SessionEnd`.
+"""
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
-from slm_lab.spec import Spec
+from loguru import logger
+
+from slm_lab.error import LabError
+from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.lock import locked
+from slm_lab.runs.resume import is_finished
+from slm_lab.spec import Spec, SpecError
 from slm_lab.training.console import Progress, TrialDisplay, session_log, setup_logging
-from slm_lab.training.executors.session_job import (
-    STOP_GRACE_SECONDS,
-    SessionEnd,
-    StopRequest,
-    TrialJob,
-    run_session,
-)
 from slm_lab.training.lifetime import end_with
+from slm_lab.training.options import RunOptions
 from slm_lab.training.workers import SharedNets, shared_nets, worker_spec
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_GRACE_SECONDS = 60.0  # for a session to end its step and write its files
+ORPHAN_PATIENCE_SECONDS = 30.0  # for a session whose trial was killed to notice it
+
+
+@dataclass(frozen=True, slots=True)
+class TrialJob:
+    """What all sessions of a trial share."""
+
+    spec: Spec
+    layout: RunLayout
+    trial: int
+    options: RunOptions
+    shared: SharedNets | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnd:
+    """How a session ended. `error` is None for a good end. `bad_input` is a mistake in the spec
+    that kept the session from starting, as it would every other session."""
+
+    session: int
+    error: str | None = None
+    bad_input: Exception | None = None
+    stopped_early: bool = False
+
+    def describe(self) -> str:
+        if self.error is not None:
+            return f"Session {self.session} failed: {self.error.splitlines()[-1]}"
+        return f"Session {self.session} {'stopped early' if self.stopped_early else 'done'}"
+
+
+class StopRequest:
+    """Whether a signal asked for a clean end, and which one."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+
+    def __call__(self) -> bool:
+        return self.signal is not None
+
+    def remember(self, signum: int, _frame: object = None) -> None:
+        self.signal = self.signal or signal.Signals(signum)
+
+
+# Runs the sessions of a trial, updates the display, and yields how each session ended. After a stop
+# request, running sessions end their step and write their files; others never start.
+Executor = Callable[[TrialJob, Sequence[int], TrialDisplay, StopRequest], Iterator[SessionEnd]]
+
+
+def run_session(
+    job: TrialJob,
+    session: int,
+    report: Callable[[Progress], None],
+    should_stop: Callable[[], bool],
+) -> SessionEnd:
+    # torch is imported only in the process that trains, so that the trial's process starts at once.
+    from slm_lab.env.error import EnvError
+    from slm_lab.training.session import Session
+    from slm_lab.training.threads import set_threads
+
+    if should_stop():
+        return SessionEnd(session, stopped_early=True)
+    set_threads(job.spec, job.options)
+    lock = job.layout.session_lock(job.trial, session)
+    name = job.layout.session_name(job.trial, session)
+    try:
+        with locked(lock, name, folder=job.layout.predir, patience=ORPHAN_PATIENCE_SECONDS):
+            # Checked under the lock: its previous holder may have finished the session.
+            if job.options.resume and is_finished(job.layout, job.trial, session):
+                return SessionEnd(session)
+            try:
+                unit = Session(
+                    job.spec,
+                    job.layout,
+                    job.trial,
+                    session,
+                    job.options,
+                    report=report,
+                    should_stop=should_stop,
+                    shared=job.shared,
+                )
+            except (SpecError, EnvError) as error:
+                return SessionEnd(session, str(error), bad_input=error)
+            return SessionEnd(session, stopped_early=not unit.run())
+    except LabError as error:
+        text = f"{type(error).__name__}: {error}"
+        logger.error(f"Session {session} failed. {text}")
+        return SessionEnd(session, text)
+    except Exception:
+        details = traceback.format_exc().rstrip()
+        logger.error(f"Session {session} failed\n{details}")
+        return SessionEnd(session, details)
 
 
 def available_cores() -> int:
@@ -57,32 +155,29 @@ def run_in_processes(
     job: TrialJob, sessions: Sequence[int], display: TrialDisplay, stop: StopRequest
 ) -> Iterator[SessionEnd]:
     with shared_nets(job.spec) as shared:
-        each = replace(job, spec=worker_spec(job.spec)) if shared else job
-        yield from _run_processes(each, sessions, display, stop, shared)
+        if shared is not None:
+            job = replace(job, spec=worker_spec(job.spec), shared=shared)
+        yield from _run_processes(job, sessions, display, stop)
 
 
 def _run_processes(
-    job: TrialJob,
-    sessions: Sequence[int],
-    display: TrialDisplay,
-    stop: StopRequest,
-    shared: SharedNets | None,
+    job: TrialJob, sessions: Sequence[int], display: TrialDisplay, stop: StopRequest
 ) -> Iterator[SessionEnd]:
     waiting = list(sessions)
     running: dict[int, SessionProcess] = {}
-    kill_at: float | None = None
+    kill_at = math.inf
     try:
         while waiting or running:
-            if stop() and kill_at is None:
+            if stop() and kill_at == math.inf:
                 kill_at = time.monotonic() + STOP_GRACE_SECONDS
                 waiting.clear()
                 for child in running.values():
                     child.process.terminate()  # SIGTERM: it ends its step and writes its files
-            if kill_at is not None and time.monotonic() > kill_at:
+            if time.monotonic() > kill_at:
                 _kill(running)
             while waiting and len(running) < concurrency(job.spec):
                 session = waiting.pop(0)
-                running[session] = SessionProcess.start(job, session, shared)
+                running[session] = SessionProcess.start(job, session)
             wait([c.reports for c in running.values()], timeout=0.2)
             for session, child in list(running.items()):
                 message = child.receive()
@@ -118,12 +213,12 @@ class SessionProcess:
     lifeline: Connection
 
     @classmethod
-    def start(cls, job: TrialJob, session: int, shared: SharedNets | None = None) -> SessionProcess:
+    def start(cls, job: TrialJob, session: int) -> SessionProcess:
         context = multiprocessing.get_context("spawn")
         reports, to_trial = context.Pipe(duplex=False)
         trial_lives, lifeline = context.Pipe(duplex=False)
         process = context.Process(
-            target=_session_process, args=(job, session, to_trial, trial_lives, shared)
+            target=_session_process, args=(job, session, to_trial, trial_lives)
         )
         resource_tracker.ensure_running()  # now, because starting it unblocks the signals
         with _signals_blocked():
@@ -152,11 +247,7 @@ class SessionProcess:
 
 
 def _session_process(
-    job: TrialJob,
-    session: int,
-    to_trial: Connection,
-    trial_lives: Connection,
-    shared: SharedNets | None,
+    job: TrialJob, session: int, to_trial: Connection, trial_lives: Connection
 ) -> None:
     # A killed trial may be resumed at once: no orphan may write its files then.
     end_with(trial_lives.recv_bytes)
@@ -174,7 +265,7 @@ def _session_process(
     stderr_level = "DEBUG" if job.options.log_level.upper() == "DEBUG" else "WARNING"
     log_path, folder = job.layout.log_path(job.trial, session), job.layout.predir
     setup_logging(log_path, "DEBUG", stderr_level=stderr_level, folder=folder)
-    end = run_session(job, session, report, stop, shared)
+    end = run_session(job, session, report, stop)
     with suppress(OSError):
         to_trial.send(end)
 

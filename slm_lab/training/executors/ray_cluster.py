@@ -9,12 +9,17 @@ checkpoint that arrived.
 
 from __future__ import annotations
 
+import logging
 import math
+import os
 import re
 import shutil
+import signal
+import socket
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -25,11 +30,11 @@ from loguru import logger
 from slm_lab.runs.layout import FOLDERS, RunLayout
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.training.console import Progress, TrialDisplay
-from slm_lab.training.executors.local import SessionProcess
-from slm_lab.training.executors.ray_connection import cluster_ready, ray
-from slm_lab.training.executors.session_job import (
+from slm_lab.training.executors.local import (
     STOP_GRACE_SECONDS,
+    STOP_SIGNALS,
     SessionEnd,
+    SessionProcess,
     StopRequest,
     TrialJob,
 )
@@ -42,11 +47,19 @@ from slm_lab.training.executors.shipping import (
 )
 from slm_lab.training.lifetime import scratch_folder
 
+# Ray reads these when it is imported: no usage reports, and a process that asks for no GPU still
+# sees those of its machine.
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+
+import ray as ray  # read from here, so that the settings above come first
+
 SHIP_SECONDS = 5.0  # between two looks for changed files
 POLL_SECONDS = 0.5  # how long an actor waits for news before it answers
 NEWS_BYTES = 32_000_000  # of files in one answer
 CLOSE_SECONDS = 5.0
 RESTARTS = 3  # of a session whose node died
+CONNECT_SECONDS = 10.0
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,3 +292,59 @@ def _own_modules(spec: Spec) -> list[Path]:
         return []
     top = module.partition(".")[0]
     return [path.resolve() for path in (Path(f"{top}.py"), Path(top)) if path.exists()][:1]
+
+
+# Connecting
+
+
+@contextmanager
+def cluster_ready(address: str, modules: Sequence[Path] = ()) -> Iterator[None]:
+    """Connect to the cluster at an address, unless the caller has connected to a Ray already.
+
+    The cluster is left running. This package and `modules` are sent to the nodes, whatever version
+    these have.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    code = [str(path) for path in (package_root() / "slm_lab", *modules)]
+    try:
+        _check_listening(address)
+        with signals_kept():
+            ray.init(address=address, runtime_env={"py_modules": code}, **QUIET)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        message = (
+            f"found `{address}`; no Ray cluster answers there: {reason}. Is it running, and does "
+            "it want a token (RAY_AUTH_MODE=token)?"
+        )
+        raise SpecError([Problem("--ray-address", message)], "the command") from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def package_root() -> Path:
+    """The folder that holds the package slm_lab."""
+    return Path(__file__).resolve().parents[3]
+
+
+def _check_listening(address: str) -> None:
+    """Fail early: Ray itself tries for minutes to reach an address where nothing listens."""
+    if match := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address):
+        socket.create_connection((match[1], int(match[2])), timeout=CONNECT_SECONDS).close()
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Restore signal handlers: that of `ray.init` for SIGTERM would end a run without a save."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {s: signal.getsignal(s) for s in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)

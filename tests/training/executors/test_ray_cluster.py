@@ -21,8 +21,7 @@ from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.resume import unfinished_sessions
 from slm_lab.spec import Spec, SpecError
 from slm_lab.training.console import TrialDisplay
-from slm_lab.training.executors.local import run_here
-from slm_lab.training.executors.session_job import SessionEnd, StopRequest, TrialJob
+from slm_lab.training.executors.local import SessionEnd, StopRequest, TrialJob, run_here
 from slm_lab.training.options import RunOptions
 from slm_lab.training.trial import TrialEnd, run_sessions
 

@@ -28,22 +28,20 @@ def play(
     episodes: int,
     *,
     explore: bool = False,
-    after_step: Callable[[], None] | None = None,
+    after_step: Callable[[], None] = lambda: None,
 ) -> Episodes:
     """Play exactly `episodes`, from a fresh reset.
 
-    The number of episodes per env is fixed before the first step: counting whichever episodes end
-    first would favour short ones. With `explore`, actions are drawn as at the end of training.
+    Env 0 plays episodes 0, num_envs, ...: which env plays how many is fixed before the first step,
+    as counting whichever end first would favour short ones. With `explore`, actions are drawn as
+    at the end of training.
     """
-    slots = range(env.num_envs)
-    shares = [len(range(slot, episodes, env.num_envs)) for slot in slots]
-    returns: list[list[float]] = [[] for _ in slots]
-    lengths: list[list[int]] = [[] for _ in slots]
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
+    number = np.arange(env.num_envs)  # of the episode that each env plays
     running, steps = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
     obs = env.reset()
-    recurrent_state = agent.initial_recurrent_state(env.num_envs)
-    unfinished = episodes
-    while unfinished:
+    recurrent_state = agent.initial_recurrent_state(env.num_envs)  # apart from that of training
+    while number.min() < episodes:
         action = agent.act(
             obs, frame=AFTER_TRAINING, explore=explore, recurrent_state=recurrent_state
         )
@@ -53,15 +51,14 @@ def play(
         running += transition.reward
         steps += 1
         for slot in np.flatnonzero(transition.episode_end):
-            if len(returns[slot]) < shares[slot]:
-                returns[slot].append(float(running[slot]))
-                lengths[slot].append(int(steps[slot]))
-                unfinished -= 1
+            if number[slot] < episodes:
+                returns[number[slot]], lengths[number[slot]] = running[slot], steps[slot]
+            number[slot] += env.num_envs
             running[slot] = steps[slot] = 0
-        if after_step is not None:
-            after_step()
-    order = [(number % env.num_envs, number // env.num_envs) for number in range(episodes)]
-    return Episodes(
-        tuple(returns[slot][turn] for slot, turn in order),
-        tuple(lengths[slot][turn] for slot, turn in order),
-    )
+        after_step()
+    return Episodes(tuple(returns.tolist()), tuple(lengths.tolist()))
+
+
+def evaluate(agent: Agent, env: VectorEnv) -> float:
+    """Mean return of one episode per env, acting greedily."""
+    return float(np.mean(play(agent, env, env.num_envs).returns))

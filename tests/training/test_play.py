@@ -11,9 +11,8 @@ import pytest
 from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import GymnasiumVectorEnv
-from slm_lab.playback.play import Episodes, play
 from slm_lab.spec import spec_from_dict
-from slm_lab.training.loop import evaluate
+from slm_lab.training.play import Episodes, evaluate, play
 from tests.lives import LosesLives
 
 RANDOM = {"name": "Random", "algorithm": {"name": "Random"}}
