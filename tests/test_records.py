@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,14 +14,10 @@ from slm_lab.analysis.style import line_styles
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.memory import MEMORIES
 from slm_lab.spec.net import NETS
-from slm_lab.spec.record import Record, Registry
+from slm_lab.spec.record import Registry
 
 PACKAGE = Path(slm_lab.__file__).parent
-REGISTRIES: dict[str, Registry[Record]] = {
-    "algorithm": ALGORITHMS,  # type: ignore[dict-item]
-    "memory": MEMORIES,  # type: ignore[dict-item]
-    "net": NETS,  # type: ignore[dict-item]
-}
+REGISTRIES: dict[str, Registry[Any]] = {"algorithm": ALGORITHMS, "memory": MEMORIES, "net": NETS}
 RECORDS = [(kind, name) for kind, registry in REGISTRIES.items() for name in registry]
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, SerializeAsAny
 
 from slm_lab.spec.algorithm import ALGORITHMS, algorithm_label
 from slm_lab.spec.algorithm.base import AlgorithmInfo, AlgorithmSpec
-from slm_lab.spec.block import Block, Findings, build_block, shown
+from slm_lab.spec.block import Block, Findings, build_block, shown, spec_key
 from slm_lab.spec.error import did_you_mean
 from slm_lab.spec.memory import MEMORIES
 from slm_lab.spec.memory.base import MemoryInfo, MemorySpec
@@ -49,17 +49,14 @@ _DEFAULT_HORIZON = 128
 class AgentSpec(Block):
     """What acts and learns."""
 
-    name: str = Field(
-        default="", description="Label of the agent; the algorithm's name if there is none."
-    )
+    name: str = spec_key("", "Label of the agent; the algorithm's name if there is none.")
     algorithm: SerializeAsAny[AlgorithmSpec] = Field(description="The learning algorithm.")
     memory: SerializeAsAny[MemorySpec] = Field(description="Where experience is kept.")
     net: SerializeAsAny[NetSpec] = Field(
         description="The net; the actor's where actor and critic differ."
     )
-    critic_net: SerializeAsAny[NetSpec] | None = Field(
-        default=None,
-        description="The critic's net; written as critic_ keys in net, or for CrossQ as is.",
+    critic_net: SerializeAsAny[NetSpec] | None = spec_key(
+        None, "The critic's net; written as critic_ keys in net, or for CrossQ as is."
     )
 
     @property

@@ -45,6 +45,11 @@ def _is_absent(model: type[BaseModel], key: str, value: object) -> bool:
     return type(None) not in get_args(info.annotation)
 
 
+def spec_key(default: Any, description: str) -> Any:
+    """Declare a key of a block: the value of a spec without it, and what the reference says."""
+    return Field(default=default, description=description)
+
+
 def invalid(message: str, key: str = "") -> PydanticCustomError:
     """Make an error for a validator to raise; `key` points below the field being validated."""
     # The message travels in the context, so that braces in user text are never a template.

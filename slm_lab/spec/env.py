@@ -22,6 +22,7 @@ from slm_lab.spec.block import (
     gather_kwargs,
     invalid,
     shown,
+    spec_key,
 )
 from slm_lab.spec.named_module import SpecOrigin
 from slm_lab.types import Backend
@@ -80,48 +81,35 @@ class EnvSpec(Block):
     name: str = Field(
         min_length=1, description="Gymnasium id, ALE/..., playground/..., or module:EnvId."
     )
-    num_envs: SmallCount = Field(default=1, description="Copies stepped together.")
+    num_envs: SmallCount = spec_key(1, "Copies stepped together.")
     max_frame: Count = Field(description="Training budget in env steps, summed over copies.")
-    max_t: Count | None = Field(
-        default=None, description="Time limit of an episode; null is the env's."
+    max_t: Count | None = spec_key(None, "Time limit of an episode; null is the env's.")
+    normalize_obs: Flag = spec_key(False, "Normalise observations by running statistics.")
+    normalize_reward: Flag = spec_key(False, "Scale rewards by the std of the return.")
+    clip_obs: Positive | None = spec_key(
+        None, "Clip observations to +-this; 10 with normalize_obs unless given."
     )
-    normalize_obs: Flag = Field(
-        default=False, description="Normalise observations by running statistics."
+    clip_reward: ClipRange | None = spec_key(
+        None, "Clip rewards to +-number or [low, high]; 10 if normalized, 1 for ALE/."
     )
-    normalize_reward: Flag = Field(
-        default=False, description="Scale rewards by the std of the return."
+    reward_scale: Annotated[Number, BeforeValidator(_reward_scale)] = spec_key(
+        1.0, "Multiply rewards by this before anything else."
     )
-    clip_obs: Positive | None = Field(
-        default=None, description="Clip observations to +-this; 10 with normalize_obs unless given."
+    device: str | None = spec_key(None, "Device of playground envs; null is automatic.")
+    privileged: Flag = spec_key(
+        False, "Let a critic net of its own read `privileged_state`, if the env has one."
     )
-    clip_reward: ClipRange | None = Field(
-        default=None,
-        description="Clip rewards to +-number or [low, high]; 10 if normalized, 1 for ALE/.",
+    backend: Backend = spec_key("auto", "Engine that runs the env.")
+    frame_stack: Annotated[SmallCount, Field(le=64)] = spec_key(
+        1, "Last observations seen together; frame_op_len is an old name."
     )
-    reward_scale: Annotated[Number, BeforeValidator(_reward_scale)] = Field(
-        default=1.0, description="Multiply rewards by this before anything else."
+    frame_op: Literal["stack", "concat"] = spec_key(
+        "stack", "Stack on a new first axis, or concatenate on the first."
     )
-    device: str | None = Field(
-        default=None, description="Device of playground envs; null is automatic."
+    num_threads: SmallCount | None = spec_key(
+        None, "Threads that step the envs; more than one pays where steps are slow."
     )
-    privileged: Flag = Field(
-        default=False,
-        description="Let a critic net of its own read `privileged_state`, if the env has one.",
-    )
-    backend: Backend = Field(default="auto", description="Engine that runs the env.")
-    frame_stack: Annotated[SmallCount, Field(le=64)] = Field(
-        default=1, description="Last observations seen together; frame_op_len is an old name."
-    )
-    frame_op: Literal["stack", "concat"] = Field(
-        default="stack", description="Stack on a new first axis, or concatenate on the first."
-    )
-    num_threads: SmallCount | None = Field(
-        default=None,
-        description="Threads that step the envs; more than one pays where steps are slow.",
-    )
-    kwargs: FreeMapping = Field(
-        default={}, description="Every other key, for the env's constructor."
-    )
+    kwargs: FreeMapping = spec_key({}, "Every other key, for the env's constructor.")
 
     # Set by `Spec.with_origin`, never by what a file says.
     _origin: SpecOrigin | None = PrivateAttr(default=None)

@@ -7,7 +7,7 @@ and one net block may describe actor and critic. This module turns the first for
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, create_model
 
@@ -17,6 +17,7 @@ from slm_lab.spec.memory import MEMORIES
 from slm_lab.spec.net import NETS
 from slm_lab.spec.net.base import HEAD_STD_KEYS
 from slm_lab.spec.optim import LOSSES, OPTIMIZERS, SCHEDULERS
+from slm_lab.spec.record import Registry
 from slm_lab.spec.schema import Spec
 from slm_lab.spec.search import DISTRIBUTIONS
 
@@ -32,23 +33,30 @@ _NUMBER_AS_TEXT = {
 
 def spec_schema() -> Schema:
     """The schema of one built spec, as pydantic sees it, with the spec classes of all records."""
+    net = _union(NETS)
     fields: dict[str, Any] = {}
-    for key, registry, chosen_by in (
-        ("algorithm", ALGORITHMS, "name"),
-        ("memory", MEMORIES, "name"),
-        ("net", NETS, "type"),
-        ("critic_net", NETS, "type"),
-    ):
+    kinds = {"algorithm": _union(ALGORITHMS), "memory": _union(MEMORIES), "net": net}
+    for key, kind in {**kinds, "critic_net": net}.items():
         info = AgentSpec.model_fields[key]
-        kind: Any = Annotated[
-            Union[tuple(registry.spec_classes())],  # noqa: UP007
-            Field(discriminator=chosen_by, description=info.description),
-        ]
+        kind = Annotated[kind, Field(description=info.description)]
         fields[key] = kind if info.is_required() else (kind | None, info)
     agent = create_model("AgentSpec", __base__=AgentSpec, __doc__=AgentSpec.__doc__, **fields)
     whole: Any = (agent, Spec.model_fields["agent"])
     spec = create_model("Spec", __base__=Spec, __doc__=Spec.__doc__, agent=whole)
     return spec.model_json_schema()
+
+
+def _union(registry: Registry[Any]) -> Any:
+    """The union of all spec classes, each with the names of its records where it lists none."""
+    key, classes = registry.chosen_by, []
+    for model in registry.spec_classes():
+        field = model.model_fields[key]
+        if field.annotation is str:
+            names: Any = tuple(name for name, info in registry.items() if info.spec_class is model)
+            chosen: Any = {key: (Literal[names], field)}
+            model = create_model(model.__name__, __base__=model, __doc__=model.__doc__, **chosen)
+        classes.append(model)
+    return Annotated[Union[tuple(classes)], Field(discriminator=key)]  # noqa: UP007
 
 
 def file_schema() -> Schema:

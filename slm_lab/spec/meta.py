@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from slm_lab.spec.block import Block, Count, CountOrZero, FreeMapping, SmallCount, Whole
+from slm_lab.spec.block import Block, Count, CountOrZero, FreeMapping, SmallCount, Whole, spec_key
 
 # A saved spec carries what its run added; none of it shapes the next run.
 SAVED_RUN_KEYS = frozenset(
@@ -43,54 +43,45 @@ def _count_of_truth(value: object) -> object:
 class MetaSpec(Block):
     """The run around the algorithm."""
 
-    distributed: Literal[False, "synced", "shared"] = Field(
-        default=False,
-        description="Hogwild training by all sessions together: false, synced, shared.",
+    distributed: Literal[False, "synced", "shared"] = spec_key(
+        False, "Hogwild training by all sessions together: false, synced, shared."
     )
-    max_session: Annotated[SmallCount, Field(le=10_000)] = Field(
-        default=1, description="Seeds of each trial."
-    )
-    max_trial: SmallCount | None = Field(default=None, description="Trials of a search.")
-    log_frequency: Count = Field(
-        default=10_000,
-        description="Frames between rows of the curve; unless given a hundredth of env.max_frame, "
+    max_session: Annotated[SmallCount, Field(le=10_000)] = spec_key(1, "Seeds of each trial.")
+    max_trial: SmallCount | None = spec_key(None, "Trials of a search.")
+    log_frequency: Count = spec_key(
+        10_000,
+        "Frames between rows of the curve; unless given a hundredth of env.max_frame, "
         "at most 10,000.",
     )
-    eval_frequency: Count = Field(
-        default=10_000, description="Frames between evals, with rigorous_eval."
-    )
-    checkpoint_frequency: Count | None = Field(
-        default=None, description="Frames between saved checkpoints; null is automatic."
+    eval_frequency: Count = spec_key(10_000, "Frames between evals, with rigorous_eval.")
+    checkpoint_frequency: Count | None = spec_key(
+        None, "Frames between saved checkpoints; null is automatic."
     )
     rigorous_eval: Annotated[
         CountOrZero,
         BeforeValidator(_count_of_truth),
         WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0}]}),
-    ] = Field(default=0, description="Not 0: evaluate in a separate env.")
-    search_resources: FreeMapping = Field(
-        default={"cpu": 1, "gpu": 0}, description="What one trial of a search takes: cpu, gpu."
+    ] = spec_key(0, "Not 0: evaluate in a separate env.")
+    search_resources: FreeMapping = spec_key(
+        {"cpu": 1, "gpu": 0}, "What one trial of a search takes: cpu, gpu."
     )
-    search_scheduler: FreeMapping | None = Field(
-        default=None, description="ASHA arguments, such as grace_period and reduction_factor."
+    search_scheduler: FreeMapping | None = spec_key(
+        None, "ASHA arguments, such as grace_period and reduction_factor."
     )
-    search_sampler: Literal["optuna", "random", "grid"] = Field(
-        default="optuna", description="Where the trials of a search are: optuna, random, grid."
+    search_sampler: Literal["optuna", "random", "grid"] = spec_key(
+        "optuna", "Where the trials of a search are: optuna, random, grid."
     )
-    random_seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] | None = Field(
-        default=None, description="Seed that all random streams come from; null draws one."
+    random_seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] | None = spec_key(
+        None, "Seed that all random streams come from; null draws one."
     )
     compile: Annotated[
         Literal["auto", "on", "off"],
         BeforeValidator(_on_off),
         WithJsonSchema({"enum": ["auto", "on", "off", True, False]}),
-    ] = Field(
-        default="auto", description="Compile the learning step; auto decides by expected work."
+    ] = spec_key("auto", "Compile the learning step; auto decides by expected work.")
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = spec_key(
+        "default", "How to compile, as torch.compile names it; reduce-overhead is CUDA graphs."
     )
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Field(
-        default="default",
-        description="How to compile, as torch.compile names it; reduce-overhead is CUDA graphs.",
-    )
-    threads: SmallCount | None = Field(
-        default=None,
-        description="Torch threads of each session; null is 1. With 2 PPO trains two nets at once.",
+    threads: SmallCount | None = spec_key(
+        None, "Torch threads of each session; null is 1. With 2 PPO trains two nets at once."
     )

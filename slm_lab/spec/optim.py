@@ -10,7 +10,15 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from slm_lab.spec.block import Block, FreeMapping, gather_kwargs, invalid, is_number, shown
+from slm_lab.spec.block import (
+    Block,
+    FreeMapping,
+    gather_kwargs,
+    invalid,
+    is_number,
+    shown,
+    spec_key,
+)
 from slm_lab.spec.error import did_you_mean
 
 LOSSES = {
@@ -108,10 +116,8 @@ _REFUSED_SCHEDULERS = {
 class OptimSpec(Block):
     """An optimiser; `kwargs` holds every argument it takes, defaults filled in."""
 
-    name: str = Field(
-        default="Adam", description="Class in torch.optim, or GlobalAdam, GlobalRMSprop."
-    )
-    kwargs: FreeMapping = Field(default={}, description="Arguments; written beside the name.")
+    name: str = spec_key("Adam", "Class in torch.optim, or GlobalAdam, GlobalRMSprop.")
+    kwargs: FreeMapping = spec_key({}, "Arguments; written beside the name.")
 
     @property
     def lr(self) -> float:
@@ -158,7 +164,7 @@ class SchedulerSpec(Block):
     """A learning-rate scheduler: ours depend on the frame, torch's are stepped once per update."""
 
     name: str = Field(description="LinearToZero, LinearToMin, or a torch.optim.lr_scheduler class.")
-    kwargs: FreeMapping = Field(default={}, description="Arguments; written beside the name.")
+    kwargs: FreeMapping = spec_key({}, "Arguments; written beside the name.")
 
     @model_validator(mode="before")
     @classmethod
@@ -198,8 +204,8 @@ def _linear_kwargs(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 class LossSpec(Block):
     """The regression loss of values; `name` is the class name in torch.nn."""
 
-    name: str = Field(default="MSELoss", description="Loss class in torch.nn, in any case.")
-    kwargs: FreeMapping = Field(default={}, description="Arguments; written beside the name.")
+    name: str = spec_key("MSELoss", "Loss class in torch.nn, in any case.")
+    kwargs: FreeMapping = spec_key({}, "Arguments; written beside the name.")
 
     @model_validator(mode="before")
     @classmethod

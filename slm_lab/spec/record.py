@@ -9,20 +9,23 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Generic, TypeVar
 
 from slm_lab.spec.block import Block
 
+BlockT = TypeVar("BlockT", bound=Block)
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
+
+@dataclass(frozen=True)
+class Record(Generic[BlockT]):
     """Base of all records: names, spec class, and where the implementation is."""
 
     name: str  # as a spec writes it
-    aliases: tuple[str, ...] = ()  # other names
-    spec_class: type[Block]
+    spec_class: type[BlockT]
     implementation: str  # "module:Class", imported when an agent is made
+    _: KW_ONLY
+    aliases: tuple[str, ...] = ()  # other names
     order: int = 100  # place in legends, tables and pages; equal ones go by name
 
     def load(self) -> Any:
@@ -31,17 +34,21 @@ class Record:
         return getattr(importlib.import_module(module), attribute)
 
 
-RecordT = TypeVar("RecordT", bound=Record)
+RecordT = TypeVar("RecordT", bound=Record[Any])
 
 
 class Registry(Mapping[str, RecordT]):
     """Mapping from names to the records in `RECORDS` of all modules of one package.
 
     Iterating gives each record's own name, in the order of the records. Looking up also takes
-    aliases and, with `any_spelling`, names whose case, `-`, `_` or spaces differ.
+    aliases and, with `any_spelling`, names whose case, `-`, `_` or spaces differ. `chosen_by` is
+    the key of a spec's block that names the record.
     """
 
-    def __init__(self, package: str, path: list[str], *, any_spelling: bool = False) -> None:
+    def __init__(
+        self, package: str, path: list[str], chosen_by: str = "name", any_spelling: bool = False
+    ) -> None:
+        self.chosen_by = chosen_by
         self._key: Callable[[str], str] = _folded if any_spelling else str
         modules = [f"{package}.{module.name}" for module in pkgutil.iter_modules(path)]
         found: list[RecordT] = [

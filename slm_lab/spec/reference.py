@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.defaults import with_defaults
@@ -77,8 +77,9 @@ def _lines() -> Iterator[str]:
     yield "## agent.algorithm"
     yield "Chosen by `name`; also found by short names such as A2C, SAC and DDQN.\n"
     for model in ALGORITHMS.spec_classes():
-        yield f"### {' / '.join(get_args(model.model_fields['name'].annotation))}"
-        yield from _section(blocks[model.__name__])
+        block = blocks[model.__name__]
+        yield f"### {_kind(block['properties']['name']).replace('`', '').replace(', ', ' / ')}"
+        yield from _section(block)
     yield "### Schedules"
     users = _words(["explore_var_spec", "entropy_coef_spec", "clip_eps_spec"])
     yield f"A value that changes with the frame: {users}.\n"

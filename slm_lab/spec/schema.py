@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr
 
 from slm_lab.spec.agent import AgentSpec, build_agent
 from slm_lab.spec.algorithm.base import training_start_step
-from slm_lab.spec.block import Block, Findings, FreeMapping, build_block, shown
+from slm_lab.spec.block import Block, Findings, FreeMapping, build_block, shown, spec_key
 from slm_lab.spec.compatibility import problems_of
 from slm_lab.spec.defaults import with_defaults
 from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
@@ -36,9 +36,7 @@ class Spec(Block):
     agent: AgentSpec = Field(description="Algorithm, memory and nets.")
     env: EnvSpec = Field(description="What it acts in.")
     meta: MetaSpec = Field(description="The run around it.")
-    search: FreeMapping = Field(
-        default={}, description="Dotted key__distribution -> its arguments."
-    )
+    search: FreeMapping = spec_key({}, "Dotted key__distribution -> its arguments.")
 
     # The tree as its author spelled it, and the same with what its author left out.
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)

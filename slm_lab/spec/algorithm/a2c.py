@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
 from slm_lab.spec.algorithm.base import (
     AlgorithmInfo,
@@ -17,7 +17,7 @@ from slm_lab.spec.algorithm.base import (
     Tree,
     mlp,
 )
-from slm_lab.spec.block import Count, CountOrZero, Flag, Fraction, NonNegative
+from slm_lab.spec.block import Count, CountOrZero, Flag, Fraction, NonNegative, spec_key
 
 if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec
@@ -50,32 +50,28 @@ AdvantageScaling = Annotated[
 class AdvantageKeys(DiscountedSpec):
     """Keys that A2C and PPO share."""
 
-    entropy_coef_spec: ScheduleSpec | None = Field(
-        default=None, description="Schedule of the entropy bonus; null is none."
+    entropy_coef_spec: ScheduleSpec | None = spec_key(
+        None, "Schedule of the entropy bonus; null is none."
     )
-    val_loss_coef: NonNegative = Field(default=1.0, description="Weight of the value loss.")
-    normalize_v_targets: Flag = Field(
-        default=False, description="Scale value targets by a running std."
-    )
-    normalize_advantages: AdvantageScaling = Field(
-        default="standardize", description="How advantages are scaled; true and false are accepted."
+    val_loss_coef: NonNegative = spec_key(1.0, "Weight of the value loss.")
+    normalize_v_targets: Flag = spec_key(False, "Scale value targets by a running std.")
+    normalize_advantages: AdvantageScaling = spec_key(
+        "standardize", "How advantages are scaled; true and false are accepted."
     )
 
 
-class ActorCriticKeys(AdvantageKeys, OnPolicySpec):
-    """Keys of A2C, alone and with self-imitation."""
+class ActorCriticSpec(AdvantageKeys, OnPolicySpec):
+    """Advantage actor-critic (A2C)."""
 
-    lam: Fraction | None = Field(
-        default=0.95,
-        description="Lambda of GAE, as 0.95; null for num_step_returns, or whole-rollout returns.",
+    lam: Fraction | None = spec_key(
+        0.95, "Lambda of GAE, as 0.95; null for num_step_returns, or whole-rollout returns."
     )
-    num_step_returns: Count | None = Field(
-        default=None,
-        description="n of n-step returns when lam is null; replaces training_frequency.",
+    num_step_returns: Count | None = spec_key(
+        None, "n of n-step returns when lam is null; replaces training_frequency."
     )
-    policy_loss_coef: NonNegative = Field(default=1.0, description="Weight of the policy loss.")
-    critic_iter: CountOrZero = Field(
-        default=0, description="Extra gradient steps of the critic alone, on the same rollout."
+    policy_loss_coef: NonNegative = spec_key(1.0, "Weight of the policy loss.")
+    critic_iter: CountOrZero = spec_key(
+        0, "Extra gradient steps of the critic alone, on the same rollout."
     )
 
     @model_validator(mode="before")
@@ -100,18 +96,12 @@ class ActorCriticKeys(AdvantageKeys, OnPolicySpec):
         return self.training_frequency if n_step is None else n_step
 
 
-class ActorCriticSpec(ActorCriticKeys):
-    """Advantage actor-critic (A2C)."""
-
-    name: Literal["ActorCritic"] = Field(description="Algorithm name.")
-
-
 RECORDS = (
     AlgorithmInfo(
-        name="ActorCritic",
+        "ActorCritic",
+        ActorCriticSpec,
+        "slm_lab.agent.algorithm.a2c:ActorCritic",
         aliases=("A2C",),
-        spec_class=ActorCriticSpec,
-        implementation="slm_lab.agent.algorithm.a2c:ActorCritic",
         label="A2C",
         style=Style("green", "D"),
         order=40,

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import Field, model_validator
 
-from slm_lab.spec.block import Block, Count, CountOrZero, Findings, Fraction, Number, invalid, shown
+from slm_lab.spec.block import (
+    Block,
+    Count,
+    CountOrZero,
+    Findings,
+    Fraction,
+    Number,
+    invalid,
+    shown,
+    spec_key,
+)
 from slm_lab.spec.memory.base import MemoryKind
 from slm_lab.spec.record import Record
 
@@ -65,18 +75,17 @@ class AlgorithmSpec(Block):
 class DiscountedSpec(AlgorithmSpec):
     """Keys of every algorithm that learns."""
 
-    gamma: Fraction = Field(default=0.99, description="Discount factor of future rewards, 0 to 1.")
-    action_pdtype: ActionPdType = Field(
-        default="default", description="Action distribution; default picks by action space."
+    gamma: Fraction = spec_key(0.99, "Discount factor of future rewards, 0 to 1.")
+    action_pdtype: ActionPdType = spec_key(
+        "default", "Action distribution; default picks by action space."
     )
 
 
 class OnPolicySpec(DiscountedSpec):
     """Keys of algorithms that learn once from each few steps, or episodes, of experience."""
 
-    training_frequency: Count = Field(
-        default=32,
-        description="Env steps between updates; episodes with OnPolicyReplay, 1 unless given.",
+    training_frequency: Count = spec_key(
+        32, "Env steps between updates; episodes with OnPolicyReplay, 1 unless given."
     )
 
     @classmethod
@@ -109,10 +118,9 @@ class Defaults:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlgorithmInfo(Record):
+class AlgorithmInfo(Record[AlgorithmSpec]):
     """Record of an algorithm: all that other packages ask about it."""
 
-    spec_class: type[AlgorithmSpec]
     label: str  # in tables and legends
     style: Style
     per_style: Style | None = None  # with prioritized replay, where that looks different
@@ -137,11 +145,11 @@ class ScheduleSpec(Block):
         description="Shape of the schedule."
     )
     start_val: Number = Field(description="Value until start_step.")
-    end_val: Number | None = Field(
-        default=None, description="Value from end_step; null keeps start_val, as no_decay does."
+    end_val: Number | None = spec_key(
+        None, "Value from end_step; null keeps start_val, as no_decay does."
     )
-    start_step: CountOrZero = Field(default=0, description="Frame at which the decay begins.")
-    end_step: CountOrZero = Field(default=0, description="Frame at which the decay ends.")
+    start_step: CountOrZero = spec_key(0, "Frame at which the decay begins.")
+    end_step: CountOrZero = spec_key(0, "Frame at which the decay ends.")
 
     @model_validator(mode="before")
     @classmethod

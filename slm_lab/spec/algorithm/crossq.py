@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING
 
 from slm_lab.spec.algorithm.base import AlgorithmInfo, Defaults, Style, Tree, mlp
-from slm_lab.spec.algorithm.sac import SACKeys
+from slm_lab.spec.algorithm.sac import SoftActorCriticSpec
 from slm_lab.spec.block import Findings
 from slm_lab.spec.memory.replay import replay
 
@@ -35,10 +33,8 @@ def _renormalized(widths: list[int]) -> Tree:
     }
 
 
-class CrossQSpec(SACKeys):
+class CrossQSpec(SoftActorCriticSpec):
     """SAC with batch-renormalised critics and no target nets."""
-
-    name: Literal["CrossQ"] = Field(description="Algorithm name.")
 
     def cross_check(self, spec: Spec, findings: Findings) -> None:
         super().cross_check(spec, findings)
@@ -51,9 +47,9 @@ class CrossQSpec(SACKeys):
 
 RECORDS = (
     AlgorithmInfo(
-        name="CrossQ",
-        spec_class=CrossQSpec,
-        implementation="slm_lab.agent.algorithm.sac:SoftActorCritic",
+        "CrossQ",
+        CrossQSpec,
+        "slm_lab.agent.algorithm.sac:SoftActorCritic",
         label="CrossQ",
         style=Style("violet", "^"),
         order=90,

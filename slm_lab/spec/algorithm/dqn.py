@@ -18,7 +18,7 @@ from slm_lab.spec.algorithm.base import (
     check_off_policy,
     mlp,
 )
-from slm_lab.spec.block import Count, CountOrZero, Findings
+from slm_lab.spec.block import Count, CountOrZero, Findings, spec_key
 from slm_lab.spec.memory.base import MemoryKind
 from slm_lab.spec.memory.replay import replay
 from slm_lab.spec.net.base import REPLACE, TARGET_KEYS
@@ -34,14 +34,14 @@ Q_NET = mlp([64, 64], "relu", 1e-3, clip_grad_val=10.0)
 class ValueBasedSpec(DiscountedSpec):
     """Keys of algorithms that act by their Q values."""
 
-    action_policy: Literal["default", "random", "epsilon_greedy", "boltzmann"] = Field(
-        default="default",
-        description="How an action is chosen from the Q values; default is epsilon_greedy, or "
+    action_policy: Literal["default", "random", "epsilon_greedy", "boltzmann"] = spec_key(
+        "default",
+        "How an action is chosen from the Q values; default is epsilon_greedy, or "
         "boltzmann where action_pdtype is Categorical.",
     )
-    explore_var_spec: ScheduleSpec | None = Field(
-        default=None,
-        description="Schedule of epsilon (epsilon_greedy) or temperature (boltzmann); null is "
+    explore_var_spec: ScheduleSpec | None = spec_key(
+        None,
+        "Schedule of epsilon (epsilon_greedy) or temperature (boltzmann); null is "
         "from 1 to 0.05 over the first fifth of env.max_frame.",
     )
 
@@ -65,13 +65,13 @@ class DQNSpec(ValueBasedSpec):
     name: Literal["VanillaDQN", "DQNBase", "DQN", "DoubleDQN"] = Field(
         description="Algorithm name."
     )
-    training_frequency: Count = Field(default=4, description="Transitions between training calls.")
-    training_start_step: CountOrZero | None = Field(
-        default=None, description="Transitions before the first training call; null is one batch."
+    training_frequency: Count = spec_key(4, "Transitions between training calls.")
+    training_start_step: CountOrZero | None = spec_key(
+        None, "Transitions before the first training call; null is one batch."
     )
-    training_iter: Count = Field(default=1, description="Batches per training call.")
-    training_batch_iter: Count = Field(default=1, description="Gradient steps per batch.")
-    n_step: Count = Field(default=1, description="Rewards summed before the bootstrap.")
+    training_iter: Count = spec_key(1, "Batches per training call.")
+    training_batch_iter: Count = spec_key(1, "Gradient steps per batch.")
+    n_step: Count = spec_key(1, "Rewards summed before the bootstrap.")
 
     def pace(self, spec: Spec) -> Pace:
         return Pace(self.training_frequency, self.training_iter * self.training_batch_iter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ from slm_lab.spec.algorithm.base import (
     mlp,
     warn_if_never,
 )
-from slm_lab.spec.block import Count, Findings, Flag, Fraction
+from slm_lab.spec.block import Count, Findings, Flag, Fraction, spec_key
 from slm_lab.spec.memory.base import MemoryKind
 
 if TYPE_CHECKING:
@@ -29,26 +29,23 @@ ROLLOUT = 2048
 PPO_NET = mlp([64, 64], "tanh", 3e-4, **ACTOR_CRITIC)
 
 
-class PPOKeys(AdvantageKeys):
-    """Keys of PPO, alone and with self-imitation."""
+class PPOSpec(AdvantageKeys):
+    """Proximal policy optimisation with a clipped objective."""
 
-    lam: Fraction = Field(default=0.95, description="Lambda of GAE, 0 to 1.")
+    lam: Fraction = spec_key(0.95, "Lambda of GAE, 0 to 1.")
     clip_eps_spec: ScheduleSpec = Field(
         default_factory=lambda: ScheduleSpec(name="no_decay", start_val=0.2),
         description="Schedule of the clip range; a constant 0.2 unless given.",
     )
-    time_horizon: Count = Field(
-        default=2048,
-        description="Rollout length in steps of each env; unless given, 2,048 steps over all envs.",
+    time_horizon: Count = spec_key(
+        2048, "Rollout length in steps of each env; unless given, 2,048 steps over all envs."
     )
-    training_epoch: Count = Field(default=10, description="Passes over each rollout.")
-    minibatch_size: Count = Field(default=64, description="Transitions per gradient step.")
-    clip_vloss: Flag = Field(
-        default=False, description="Clip the value's change by the clip range."
-    )
-    symlog: Flag = Field(default=False, description="Compare values and targets in symlog space.")
-    recompute_advantages: Flag = Field(
-        default=False, description="Recompute values and advantages before each epoch."
+    training_epoch: Count = spec_key(10, "Passes over each rollout.")
+    minibatch_size: Count = spec_key(64, "Transitions per gradient step.")
+    clip_vloss: Flag = spec_key(False, "Clip the value's change by the clip range.")
+    symlog: Flag = spec_key(False, "Compare values and targets in symlog space.")
+    recompute_advantages: Flag = spec_key(
+        False, "Recompute values and advantages before each epoch."
     )
 
     @classmethod
@@ -82,12 +79,6 @@ class PPOKeys(AdvantageKeys):
         warn_if_never(rollout, "time_horizon * num_envs", spec, findings)
 
 
-class PPOSpec(PPOKeys):
-    """Proximal policy optimisation with a clipped objective."""
-
-    name: Literal["PPO"] = Field(description="Algorithm name.")
-
-
 def ppo_minibatch_size(spec: Spec) -> int:
     """Transitions per gradient step of PPO: as given where that divides the rollout evenly.
 
@@ -95,7 +86,7 @@ def ppo_minibatch_size(spec: Spec) -> int:
     minibatches of a recurrent net hold whole sequences.
     """
     algorithm = spec.agent.algorithm
-    if not isinstance(algorithm, PPOKeys):
+    if not isinstance(algorithm, PPOSpec):
         raise TypeError(f"{algorithm.name} has no minibatches; only PPO and PPOSIL do")
     rollout = spec.env.num_envs * algorithm.time_horizon
     if algorithm.minibatch_size >= rollout:
@@ -107,9 +98,9 @@ def ppo_minibatch_size(spec: Spec) -> int:
 
 RECORDS = (
     AlgorithmInfo(
-        name="PPO",
-        spec_class=PPOSpec,
-        implementation="slm_lab.agent.algorithm.ppo:PPO",
+        "PPO",
+        PPOSpec,
+        "slm_lab.agent.algorithm.ppo:PPO",
         label="PPO",
         style=Style("blue", "o"),
         order=60,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING
 
 from slm_lab.spec.algorithm.base import AlgorithmInfo, AlgorithmSpec, Defaults, Pace, Style
 
@@ -15,17 +13,15 @@ if TYPE_CHECKING:
 class RandomSpec(AlgorithmSpec):
     """Uniform actions: the baseline that every score is measured against."""
 
-    name: Literal["Random"] = Field(description="Algorithm name.")
-
     def pace(self, spec: Spec) -> Pace:
         return Pace(spec.env.num_envs, 0)
 
 
 RECORDS = (
     AlgorithmInfo(
-        name="Random",
-        spec_class=RandomSpec,
-        implementation="slm_lab.agent.algorithm.random:Random",
+        "Random",
+        RandomSpec,
+        "slm_lab.agent.algorithm.random:Random",
         label="Random",
         style=Style("grey", "."),
         order=1000,

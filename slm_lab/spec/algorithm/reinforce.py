@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field
-
 from slm_lab.spec.algorithm.base import (
     AlgorithmInfo,
     Defaults,
@@ -14,25 +10,24 @@ from slm_lab.spec.algorithm.base import (
     Style,
     mlp,
 )
-from slm_lab.spec.block import Flag, NonNegative
+from slm_lab.spec.block import Flag, NonNegative, spec_key
 
 
 class ReinforceSpec(OnPolicySpec):
     """Monte-Carlo policy gradient."""
 
-    name: Literal["Reinforce"] = Field(description="Algorithm name.")
-    entropy_coef_spec: ScheduleSpec | None = Field(
-        default=None, description="Schedule of the entropy bonus; null is none."
+    entropy_coef_spec: ScheduleSpec | None = spec_key(
+        None, "Schedule of the entropy bonus; null is none."
     )
-    center_return: Flag = Field(default=False, description="Subtract the batch mean from returns.")
-    policy_loss_coef: NonNegative = Field(default=1.0, description="Weight of the policy loss.")
+    center_return: Flag = spec_key(False, "Subtract the batch mean from returns.")
+    policy_loss_coef: NonNegative = spec_key(1.0, "Weight of the policy loss.")
 
 
 RECORDS = (
     AlgorithmInfo(
-        name="Reinforce",
-        spec_class=ReinforceSpec,
-        implementation="slm_lab.agent.algorithm.reinforce:Reinforce",
+        "Reinforce",
+        ReinforceSpec,
+        "slm_lab.agent.algorithm.reinforce:Reinforce",
         label="REINFORCE",
         style=Style("sky", "o"),
         order=10,

@@ -28,6 +28,7 @@ from slm_lab.spec.block import (
     Positive,
     invalid,
     shown,
+    spec_key,
 )
 from slm_lab.spec.memory.replay import replay
 from slm_lab.spec.net.base import POLYAK
@@ -39,11 +40,9 @@ if TYPE_CHECKING:
 class EntropyAnnealSpec(Block):
     """Target entropy of discrete SAC as a share of ln(number of actions), linear over frames."""
 
-    start_ratio: Fraction = Field(default=0.6, description="Share at frame 0.")
-    end_ratio: Fraction | None = Field(
-        default=None, description="Share at the end; null keeps the start."
-    )
-    frames: CountOrZero = Field(default=0, description="Frames from start_ratio to end_ratio.")
+    start_ratio: Fraction = spec_key(0.6, "Share at frame 0.")
+    end_ratio: Fraction | None = spec_key(None, "Share at the end; null keeps the start.")
+    frames: CountOrZero = spec_key(0, "Frames from start_ratio to end_ratio.")
 
 
 def _target_entropy(value: object) -> object:
@@ -55,53 +54,45 @@ def _target_entropy(value: object) -> object:
 TargetEntropy = Annotated[float | Literal["auto"], BeforeValidator(_target_entropy)]
 
 
-class SACKeys(DiscountedSpec):
-    """Keys of SAC and CrossQ."""
+class SoftActorCriticSpec(DiscountedSpec):
+    """Soft actor-critic (SAC), continuous and discrete."""
 
-    training_frequency: Count = Field(default=1, description="Transitions between training calls.")
-    training_iter: Count | None = Field(
-        default=None,
-        description="Batches per training call; null is the smaller of num_envs and "
+    training_frequency: Count = spec_key(1, "Transitions between training calls.")
+    training_iter: Count | None = spec_key(
+        None,
+        "Batches per training call; null is the smaller of num_envs and "
         "training_frequency, one batch a transition.",
     )
-    training_start_step: CountOrZero | None = Field(
-        default=None,
-        description="Random transitions before learning; null is max(1000, batch_size).",
+    training_start_step: CountOrZero | None = spec_key(
+        None, "Random transitions before learning; null is max(1000, batch_size)."
     )
-    policy_delay: Count = Field(
-        default=1, description="Critic updates per actor and target update."
-    )
-    target_entropy: TargetEntropy = Field(
-        default="auto",
-        description="Target of the policy entropy; auto is -dim, or a ratio of ln(n).",
+    policy_delay: Count = spec_key(1, "Critic updates per actor and target update.")
+    target_entropy: TargetEntropy = spec_key(
+        "auto", "Target of the policy entropy; auto is -dim, or a ratio of ln(n)."
     )
     entropy_anneal: EntropyAnnealSpec = Field(
         default_factory=EntropyAnnealSpec,
         description="Discrete actions: schedule of the target entropy ratio.",
     )
-    init_alpha: Positive = Field(default=1.0, description="Temperature at the start.")
-    alpha_lr: NonNegative | None = Field(
-        default=None, description="Learning rate of the temperature; null is the actor's."
+    init_alpha: Positive = spec_key(1.0, "Temperature at the start.")
+    alpha_lr: NonNegative | None = spec_key(
+        None, "Learning rate of the temperature; null is the actor's."
     )
-    log_alpha_min: Number = Field(default=-10.0, description="Lower clamp of log alpha.")
-    log_alpha_max: Number = Field(default=2.0, description="Upper clamp of log alpha.")
-    fixed_alpha: NonNegative | None = Field(
-        default=None, description="Constant temperature instead of a tuned one."
+    log_alpha_min: Number = spec_key(-10.0, "Lower clamp of log alpha.")
+    log_alpha_max: Number = spec_key(2.0, "Upper clamp of log alpha.")
+    fixed_alpha: NonNegative | None = spec_key(None, "Constant temperature instead of a tuned one.")
+    alpha_anneal_frames: CountOrZero = spec_key(
+        0, "Frames over which fixed_alpha decays to 0; 0 is never."
     )
-    alpha_anneal_frames: CountOrZero = Field(
-        default=0, description="Frames over which fixed_alpha decays to 0; 0 is never."
+    entropy_penalty_coef: NonNegative = spec_key(
+        0.0, "Discrete actions: penalty on changes of the entropy."
     )
-    entropy_penalty_coef: NonNegative = Field(
-        default=0.0, description="Discrete actions: penalty on changes of the entropy."
-    )
-    symlog: Flag = Field(default=False, description="Critic losses in symlog space.")
-    spectral_norm: Flag = Field(
-        default=False, description="Spectral norm on the last hidden critic layer."
-    )
-    n_step: Count = Field(default=1, description="Rewards summed before the bootstrap.")
+    symlog: Flag = spec_key(False, "Critic losses in symlog space.")
+    spectral_norm: Flag = spec_key(False, "Spectral norm on the last hidden critic layer.")
+    n_step: Count = spec_key(1, "Rewards summed before the bootstrap.")
 
     @model_validator(mode="after")
-    def _alpha_range(self) -> SACKeys:
+    def _alpha_range(self) -> SoftActorCriticSpec:
         if self.log_alpha_min >= self.log_alpha_max:
             raise invalid(
                 f"found {self.log_alpha_min}; expected less than log_alpha_max = "
@@ -119,18 +110,12 @@ class SACKeys(DiscountedSpec):
         check_off_policy(spec, findings)
 
 
-class SoftActorCriticSpec(SACKeys):
-    """Soft actor-critic (SAC), continuous and discrete."""
-
-    name: Literal["SoftActorCritic"] = Field(description="Algorithm name.")
-
-
 RECORDS = (
     AlgorithmInfo(
-        name="SoftActorCritic",
+        "SoftActorCritic",
+        SoftActorCriticSpec,
+        "slm_lab.agent.algorithm.sac:SoftActorCritic",
         aliases=("SAC",),
-        spec_class=SoftActorCriticSpec,
-        implementation="slm_lab.agent.algorithm.sac:SoftActorCritic",
         label="SAC",
         style=Style("pink", "s"),
         order=80,

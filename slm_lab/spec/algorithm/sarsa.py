@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING
 
 from slm_lab.spec.algorithm.base import AlgorithmInfo, Defaults, OnPolicySpec, Style
 from slm_lab.spec.algorithm.dqn import Q_NET, ValueBasedSpec
@@ -17,8 +15,6 @@ if TYPE_CHECKING:
 class SARSASpec(OnPolicySpec, ValueBasedSpec):
     """On-policy TD(0) on Q values."""
 
-    name: Literal["SARSA"] = Field(description="Algorithm name.")
-
     def cross_check(self, spec: Spec, findings: Findings) -> None:
         if self.training_frequency == 1 and spec.agent.memory_info.kind == "rollout":
             findings.warnings.append(
@@ -29,9 +25,9 @@ class SARSASpec(OnPolicySpec, ValueBasedSpec):
 
 RECORDS = (
     AlgorithmInfo(
-        name="SARSA",
-        spec_class=SARSASpec,
-        implementation="slm_lab.agent.algorithm.sarsa:SARSA",
+        "SARSA",
+        SARSASpec,
+        "slm_lab.agent.algorithm.sarsa:SARSA",
         label="SARSA",
         style=Style("brown", "s"),
         order=20,

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field
-
-from slm_lab.spec.algorithm.a2c import A2C_NET, ActorCriticKeys
+from slm_lab.spec.algorithm.a2c import A2C_NET, ActorCriticSpec
 from slm_lab.spec.algorithm.base import AlgorithmInfo, Defaults, Style, Tree
-from slm_lab.spec.algorithm.ppo import PPO_NET, PPOKeys
-from slm_lab.spec.block import Block, Count, NonNegative
+from slm_lab.spec.algorithm.ppo import PPO_NET, PPOSpec
+from slm_lab.spec.block import Block, Count, NonNegative, spec_key
 
 
 class _SelfImitation(Block):
-    sil_policy_loss_coef: NonNegative = Field(
-        default=1.0, description="Weight of the self-imitation policy loss."
-    )
-    sil_val_loss_coef: NonNegative = Field(
-        default=0.1, description="Weight of the self-imitation value loss."
-    )
-    training_iter: Count = Field(default=1, description="Replay batches per training call.")
-    training_batch_iter: Count = Field(default=1, description="Gradient steps per replay batch.")
+    sil_policy_loss_coef: NonNegative = spec_key(1.0, "Weight of the self-imitation policy loss.")
+    sil_val_loss_coef: NonNegative = spec_key(0.1, "Weight of the self-imitation value loss.")
+    training_iter: Count = spec_key(1, "Replay batches per training call.")
+    training_batch_iter: Count = spec_key(1, "Gradient steps per replay batch.")
 
 
-class SILSpec(_SelfImitation, ActorCriticKeys):
+class SILSpec(_SelfImitation, ActorCriticSpec):
     """Actor-critic with self-imitation."""
 
-    name: Literal["SIL"] = Field(description="Algorithm name.")
 
-
-class PPOSILSpec(_SelfImitation, PPOKeys):
+class PPOSILSpec(_SelfImitation, PPOSpec):
     """PPO with self-imitation."""
-
-    name: Literal["PPOSIL"] = Field(description="Algorithm name.")
 
 
 def _record(net: Tree, **keys: Any) -> AlgorithmInfo:

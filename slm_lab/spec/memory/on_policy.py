@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from slm_lab.spec.block import Count, Flag, Fraction, NonNegative
+from slm_lab.spec.block import Count, Flag, Fraction, NonNegative, spec_key
 from slm_lab.spec.memory.base import MemoryInfo, MemorySpec
 
 
 class OnPolicyMemorySpec(MemorySpec):
     """Keys of the replay that SIL and PPOSIL keep beside the rollout."""
 
-    sil_replay_name: Literal["Replay", "PrioritizedReplay"] = Field(
-        default="Replay", description="SIL: class of the extra replay."
+    sil_replay_name: Literal["Replay", "PrioritizedReplay"] = spec_key(
+        "Replay", "SIL: class of the extra replay."
     )
-    batch_size: Count = Field(default=32, description="SIL: transitions per replay batch.")
-    max_size: Count = Field(default=100_000, description="SIL: capacity of the extra replay.")
-    use_cer: Flag = Field(
-        default=False, description="SIL: every batch holds the newest transitions."
-    )
-    alpha: Fraction = Field(
-        default=0.6, description="SIL with PrioritizedReplay: exponent of priorities."
-    )
-    epsilon: NonNegative = Field(
-        default=1e-6, description="SIL with PrioritizedReplay: added to each priority."
-    )
+    batch_size: Count = spec_key(32, "SIL: transitions per replay batch.")
+    max_size: Count = spec_key(100_000, "SIL: capacity of the extra replay.")
+    use_cer: Flag = spec_key(False, "SIL: every batch holds the newest transitions.")
+    alpha: Fraction = spec_key(0.6, "SIL with PrioritizedReplay: exponent of priorities.")
+    epsilon: NonNegative = spec_key(1e-6, "SIL with PrioritizedReplay: added to each priority.")
     beta: ClassVar[float] = 0.4  # exponent of importance weights at the start
 
     @property
@@ -40,44 +32,25 @@ SIL_KEYS = frozenset(OnPolicyMemorySpec.model_fields) - {"name"}
 class OnPolicyReplaySpec(OnPolicyMemorySpec):
     """Whole episodes, emptied at every update."""
 
-    name: Literal["OnPolicyReplay"] = Field(description="Memory name.")
-
 
 class OnPolicyBatchReplaySpec(OnPolicyMemorySpec):
     """A fixed number of steps of every env, emptied at every update."""
-
-    name: Literal["OnPolicyBatchReplay"] = Field(description="Memory name.")
 
 
 class OnPolicyCrossEntropySpec(OnPolicyMemorySpec):
     """Whole episodes, of which only the better ones are learned from."""
 
-    name: Literal["OnPolicyCrossEntropy"] = Field(description="Memory name.")
-    cross_entropy: Fraction = Field(
-        default=1.0, description="Percentile of return that an episode must reach; 1 keeps all."
+    cross_entropy: Fraction = spec_key(
+        1.0, "Percentile of return that an episode must reach; 1 keeps all."
     )
 
 
+_EPISODES = "slm_lab.agent.memory.make:make_episodes"
+_ROLLOUT = "slm_lab.agent.memory.make:make_rollout"
 RECORDS = (
+    MemoryInfo("OnPolicyReplay", OnPolicyReplaySpec, _EPISODES, order=10, kind="episodes"),
+    MemoryInfo("OnPolicyBatchReplay", OnPolicyBatchReplaySpec, _ROLLOUT, order=20, kind="rollout"),
     MemoryInfo(
-        name="OnPolicyReplay",
-        spec_class=OnPolicyReplaySpec,
-        implementation="slm_lab.agent.memory.make:make_episodes",
-        order=10,
-        kind="episodes",
-    ),
-    MemoryInfo(
-        name="OnPolicyBatchReplay",
-        spec_class=OnPolicyBatchReplaySpec,
-        implementation="slm_lab.agent.memory.make:make_rollout",
-        order=20,
-        kind="rollout",
-    ),
-    MemoryInfo(
-        name="OnPolicyCrossEntropy",
-        spec_class=OnPolicyCrossEntropySpec,
-        implementation="slm_lab.agent.memory.make:make_episodes",
-        order=30,
-        kind="episodes",
+        "OnPolicyCrossEntropy", OnPolicyCrossEntropySpec, _EPISODES, order=30, kind="episodes"
     ),
 )

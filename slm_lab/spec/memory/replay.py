@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from slm_lab.spec.block import Fraction, NonNegative, invalid
+from slm_lab.spec.block import Fraction, NonNegative, invalid, spec_key
 from slm_lab.spec.memory.base import MemoryInfo, MemorySpec
 
 
-class _ReplayKeys(MemorySpec):
+class ReplaySpec(MemorySpec):
+    """Ring buffer, sampled uniformly."""
+
     @model_validator(mode="after")
-    def _batch_fits(self) -> _ReplayKeys:
+    def _batch_fits(self) -> ReplaySpec:
         if self.batch_size > self.max_size:
             raise invalid(
                 f"found {self.batch_size}; expected at most max_size = {self.max_size}",
@@ -21,42 +23,29 @@ class _ReplayKeys(MemorySpec):
         return self
 
 
-class ReplaySpec(_ReplayKeys):
-    """Ring buffer, sampled uniformly."""
-
-    name: Literal["Replay"] = Field(description="Memory name.")
-
-
-class PrioritizedReplaySpec(_ReplayKeys):
+class PrioritizedReplaySpec(ReplaySpec):
     """Ring buffer, sampled in proportion to (error + epsilon) ** alpha."""
 
-    name: Literal["PrioritizedReplay"] = Field(description="Memory name.")
-    alpha: Fraction = Field(default=0.6, description="Exponent of priorities; 0 is uniform.")
-    epsilon: NonNegative = Field(
-        default=1e-4, description="Added to each error, so that none is never sampled."
-    )
-    beta: Fraction = Field(
-        default=0.4, description="Exponent of importance weights at the start, annealed to 1."
-    )
+    alpha: Fraction = spec_key(0.6, "Exponent of priorities; 0 is uniform.")
+    epsilon: NonNegative = spec_key(1e-4, "Added to each error, so that none is never sampled.")
+    beta: Fraction = spec_key(0.4, "Exponent of importance weights at the start, annealed to 1.")
 
     @property
     def prioritizes(self) -> bool:
         return True
 
 
-RECORDS = tuple(
+_MAKE = "slm_lab.agent.memory.make:make_replay"
+RECORDS = (
+    MemoryInfo("Replay", ReplaySpec, _MAKE, order=40, kind="replay"),
     MemoryInfo(
-        name=name,
-        spec_class=spec_class,
-        implementation="slm_lab.agent.memory.make:make_replay",
-        order=order,
+        "PrioritizedReplay",
+        PrioritizedReplaySpec,
+        _MAKE,
+        order=50,
         kind="replay",
-        label_suffix=suffix,
-    )
-    for name, spec_class, order, suffix in (
-        ("Replay", ReplaySpec, 40, ""),
-        ("PrioritizedReplay", PrioritizedReplaySpec, 50, "+PER"),
-    )
+        label_suffix="+PER",
+    ),
 )
 
 

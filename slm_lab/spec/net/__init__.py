@@ -3,4 +3,4 @@
 from slm_lab.spec.net.base import NetInfo
 from slm_lab.spec.record import Registry
 
-NETS: Registry[NetInfo] = Registry(__name__, __path__)
+NETS: Registry[NetInfo] = Registry(__name__, __path__, chosen_by="type")

@@ -18,6 +18,7 @@ from slm_lab.spec.block import (
     Whole,
     invalid,
     shown,
+    spec_key,
 )
 from slm_lab.spec.error import did_you_mean
 from slm_lab.spec.optim import LossSpec, OptimSpec, SchedulerSpec
@@ -125,63 +126,51 @@ class NetSpec(Block):
     """Base of all nets' spec classes: the keys that every net type takes."""
 
     type: str = Field(description="Net type.")
-    hid_layers_activation: Activation = Field(
-        default="relu", description="Activation of hidden layers, as relu."
-    )
+    hid_layers_activation: Activation = spec_key("relu", "Activation of hidden layers, as relu.")
     out_layer_activation: Annotated[
         str | tuple[str | None, ...] | None, BeforeValidator(_activations)
-    ] = Field(default=None, description="Activation of the output, or a list with one per head.")
+    ] = spec_key(None, "Activation of the output, or a list with one per head.")
     init_fn: Annotated[
         str | None,
         BeforeValidator(_init_fn),
         WithJsonSchema({"enum": [*sorted(INIT_FNS), None]}),
-    ] = Field(
-        default=None,
-        description="Weight initialisation, a torch.nn.init name; null is torch's default.",
-    )
-    normalize: Flag = Field(
-        default=False, description="Divide images by 255; no effect on vectors."
-    )
-    clip_grad_val: Positive | None = Field(
-        default=None, description="Largest global gradient norm."
-    )
+    ] = spec_key(None, "Weight initialisation, a torch.nn.init name; null is torch's default.")
+    normalize: Flag = spec_key(False, "Divide images by 255; no effect on vectors.")
+    clip_grad_val: Positive | None = spec_key(None, "Largest global gradient norm.")
     loss_spec: LossSpec = Field(default_factory=LossSpec, description="Regression loss of values.")
     optim_spec: OptimSpec = Field(
         default_factory=OptimSpec, description="Optimiser and its arguments."
     )
-    lr_scheduler_spec: Annotated[SchedulerSpec | None, BeforeValidator(_null_when_empty)] = Field(
-        default=None, description="Learning-rate scheduler; null is constant."
+    lr_scheduler_spec: Annotated[SchedulerSpec | None, BeforeValidator(_null_when_empty)] = (
+        spec_key(None, "Learning-rate scheduler; null is constant.")
     )
-    update_type: Literal["replace", "polyak"] | None = Field(
-        default=None,
-        description="How target nets follow the online nets: polyak for SAC, replace for DQN "
-        "unless given.",
+    update_type: Literal["replace", "polyak"] | None = spec_key(
+        None,
+        "How target nets follow the online nets: polyak for SAC, replace for DQN unless given.",
     )
-    update_frequency: Positive | None = Field(
-        default=None, description="Frames between copies, for replace; 1,000 unless given."
+    update_frequency: Positive | None = spec_key(
+        None, "Frames between copies, for replace; 1,000 unless given."
     )
-    polyak_coef: Fraction | None = Field(
-        default=None,
-        description="Share of the online weights, for polyak; 0.005 unless given. Per step of "
+    polyak_coef: Fraction | None = spec_key(
+        None,
+        "Share of the online weights, for polyak; 0.005 unless given. Per step of "
         "the envs for the DQN family, per update of the actor for SAC.",
     )
     gpu: Annotated[
         bool | None, BeforeValidator(_gpu), WithJsonSchema({"enum": ["auto", True, False, None]})
-    ] = Field(default=None, description="Use CUDA: true, false, or null (auto) for when present.")
-    cuda_id: Whole | None = Field(
-        default=None, description="CUDA device; chosen at run time when null."
+    ] = spec_key(None, "Use CUDA: true, false, or null (auto) for when present.")
+    cuda_id: Whole | None = spec_key(None, "CUDA device; chosen at run time when null.")
+    log_std_init: Number | None = spec_key(
+        None, "Start of a state-independent log std; null makes it a head."
     )
-    log_std_init: Number | None = Field(
-        default=None, description="Start of a state-independent log std; null makes it a head."
+    actor_init_std: NonNegative | None = spec_key(
+        None, "Orthogonal gain of the policy head, after init_fn."
     )
-    actor_init_std: NonNegative | None = Field(
-        default=None, description="Orthogonal gain of the policy head, after init_fn."
+    critic_init_std: NonNegative | None = spec_key(
+        None, "Orthogonal gain of the value head, after init_fn."
     )
-    critic_init_std: NonNegative | None = Field(
-        default=None, description="Orthogonal gain of the value head, after init_fn."
-    )
-    shared: Flag = Field(default=False, description="Actor and critic share one net.")
-    use_same_optim: Flag = Field(default=False, description="The critic uses the whole actor spec.")
+    shared: Flag = spec_key(False, "Actor and critic share one net.")
+    use_same_optim: Flag = spec_key(False, "The critic uses the whole actor spec.")
 
     @property
     def sequence_length(self) -> int | None:
@@ -195,11 +184,9 @@ class NetSpec(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetInfo(Record):
+class NetInfo(Record[NetSpec]):
     """Record of a net: all that other packages ask about it.
 
     `implementation` names what is called with (spec, obs_shape, out_dims, log_std_dim) and returns
     the module; a recurrent one also takes `memory_at`.
     """
-
-    spec_class: type[NetSpec]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
-from slm_lab.spec.block import Flag, invalid, shown
+from slm_lab.spec.block import Flag, invalid, shown, spec_key
 from slm_lab.spec.net.base import NetInfo, NetSpec, Widths
 
 
@@ -38,42 +38,24 @@ def _conv_layer(row: object, index: int) -> tuple[Any, ...]:
 ConvLayers = Annotated[tuple[tuple[int | tuple[int, int], ...], ...], BeforeValidator(_conv_layers)]
 
 
-class _ConvKeys(NetSpec):
-    conv_hid_layers: ConvLayers = Field(
-        default=((32, 8, 4, 0, 1), (64, 4, 2, 0, 1), (64, 3, 1, 0, 1)),
-        description="Rows of [channels, kernel, stride, padding, dilation].",
-    )
-    fc_hid_layers: Widths = Field(
-        default=(512,), description="Width of each layer after the convolutions."
-    )
-    batch_norm: Flag = Field(
-        default=False, description="BatchNorm after every convolution but the first."
-    )
-
-
-class ConvNetSpec(_ConvKeys):
+class ConvNetSpec(NetSpec):
     """Convolutions, then fully connected layers."""
 
-    type: Literal["ConvNet"] = Field(description="Net type.")
+    conv_hid_layers: ConvLayers = spec_key(
+        ((32, 8, 4, 0, 1), (64, 4, 2, 0, 1), (64, 3, 1, 0, 1)),
+        "Rows of [channels, kernel, stride, padding, dilation].",
+    )
+    fc_hid_layers: Widths = spec_key((512,), "Width of each layer after the convolutions.")
+    batch_norm: Flag = spec_key(False, "BatchNorm after every convolution but the first.")
 
 
-class DuelingConvNetSpec(_ConvKeys):
+class DuelingConvNetSpec(ConvNetSpec):
     """Convolutions with value and advantage heads."""
-
-    type: Literal["DuelingConvNet"] = Field(description="Net type.")
 
 
 RECORDS = (
+    NetInfo("ConvNet", ConvNetSpec, "slm_lab.agent.net.conv:ConvNet", order=30),
     NetInfo(
-        name="ConvNet",
-        spec_class=ConvNetSpec,
-        implementation="slm_lab.agent.net.conv:ConvNet",
-        order=30,
-    ),
-    NetInfo(
-        name="DuelingConvNet",
-        spec_class=DuelingConvNetSpec,
-        implementation="slm_lab.agent.net.conv:DuelingConvNet",
-        order=40,
+        "DuelingConvNet", DuelingConvNetSpec, "slm_lab.agent.net.conv:DuelingConvNet", order=40
     ),
 )

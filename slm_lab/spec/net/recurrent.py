@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
-from slm_lab.spec.block import Count, Flag, SmallCount
+from slm_lab.spec.block import Count, Flag, SmallCount, spec_key
 from slm_lab.spec.net.base import NetInfo, NetSpec, Widths
 
 
@@ -17,18 +17,15 @@ def _cell_type(value: object) -> object:
 class RecurrentNetSpec(NetSpec):
     """Fully connected layers, then a recurrent cell that remembers the episode so far."""
 
-    type: Literal["RecurrentNet"] = Field(description="Net type.")
-    cell_type: Annotated[Literal["RNN", "LSTM", "GRU"], BeforeValidator(_cell_type)] = Field(
-        default="GRU", description="Recurrent cell."
+    cell_type: Annotated[Literal["RNN", "LSTM", "GRU"], BeforeValidator(_cell_type)] = spec_key(
+        "GRU", "Recurrent cell."
     )
-    fc_hid_layers: Widths = Field(default=(), description="Width of each layer before the cell.")
-    rnn_hidden_size: SmallCount = Field(default=64, description="Width of the cell.")
-    rnn_num_layers: SmallCount = Field(default=1, description="Stacked cells.")
-    bidirectional: Flag = Field(
-        default=False, description="Read the last seq_len observations both ways instead."
-    )
-    seq_len: Count = Field(
-        default=16, description="Steps of a training sequence: how far back the gradient reaches."
+    fc_hid_layers: Widths = spec_key((), "Width of each layer before the cell.")
+    rnn_hidden_size: SmallCount = spec_key(64, "Width of the cell.")
+    rnn_num_layers: SmallCount = spec_key(1, "Stacked cells.")
+    bidirectional: Flag = spec_key(False, "Read the last seq_len observations both ways instead.")
+    seq_len: Count = spec_key(
+        16, "Steps of a training sequence: how far back the gradient reaches."
     )
 
     @property
@@ -38,9 +35,9 @@ class RecurrentNetSpec(NetSpec):
 
 RECORDS = (
     NetInfo(
-        name="RecurrentNet",
-        spec_class=RecurrentNetSpec,
-        implementation="slm_lab.agent.net.bidirectional:make_recurrent_net",
+        "RecurrentNet",
+        RecurrentNetSpec,
+        "slm_lab.agent.net.bidirectional:make_recurrent_net",
         order=50,
     ),
 )

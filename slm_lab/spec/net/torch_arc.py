@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from slm_lab.spec.block import FreeMapping, invalid, shown
+from slm_lab.spec.block import FreeMapping, invalid, shown, spec_key
 from slm_lab.spec.net.base import Activation, NetInfo, NetSpec
 
 
 class TorchArcNetSpec(NetSpec):
     """A body declared layer by layer in the spec."""
 
-    type: Literal["TorchArcNet"] = Field(description="Net type.")
-    hid_layers_activation: Activation = Field(
-        default="relu", description="Picks the gain of init_fn."
-    )
-    arc: FreeMapping | None = Field(
-        default=None, description="The body: modules and the graph over them."
-    )
-    arc_file: str | None = Field(default=None, description="File that holds the arc instead.")
+    hid_layers_activation: Activation = spec_key("relu", "Picks the gain of init_fn.")
+    arc: FreeMapping | None = spec_key(None, "The body: modules and the graph over them.")
+    arc_file: str | None = spec_key(None, "File that holds the arc instead.")
 
     @model_validator(mode="after")
     def _one_arc(self) -> TorchArcNetSpec:
@@ -48,11 +42,4 @@ def _names_batch_layer(arc: object) -> bool:
     return isinstance(arc, list | tuple) and any(_names_batch_layer(part) for part in arc)
 
 
-RECORDS = (
-    NetInfo(
-        name="TorchArcNet",
-        spec_class=TorchArcNetSpec,
-        implementation="slm_lab.agent.net.arc:TorchArcNet",
-        order=60,
-    ),
-)
+RECORDS = (NetInfo("TorchArcNet", TorchArcNetSpec, "slm_lab.agent.net.arc:TorchArcNet", order=60),)
