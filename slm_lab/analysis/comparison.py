@@ -9,8 +9,8 @@ the failure.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from typing import Any, Literal
 
@@ -18,10 +18,9 @@ import numpy as np
 import pandas as pd
 
 from slm_lab.analysis import robust
-from slm_lab.analysis.bootstrap import Interval, Statistic, stratified_interval
 from slm_lab.analysis.curves import curve
 from slm_lab.analysis.metrics import MOVING_AVERAGE_WINDOW, divergence
-from slm_lab.analysis.robust import FEW_SEEDS, FEWEST_FOR_INTERVAL
+from slm_lab.analysis.robust import FEW_SEEDS, FEWEST_FOR_INTERVAL, Interval, Statistic
 from slm_lab.analysis.saved_trial import SavedTrial
 from slm_lab.analysis.style import legend_rank
 
@@ -31,10 +30,10 @@ ALL_ENVS = "all envs, normalised"
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A statistic over seeds; `interval` (95 %) is None where there are too few for one."""
+    """A statistic over seeds; its 95 % interval is None where there are too few for one."""
 
     value: float
-    interval: Interval | None
+    ci95: Interval | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Improvement:
     better: str
     worse: str
     probability: float
-    interval: Interval | None
+    ci95: Interval | None
     p_value: float
     verdict: Verdict
 
@@ -81,33 +80,11 @@ class EnvComparison:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "env": self.env,
-            "frame": self.frame,
-            "target": self.target,
-            "methods": {
-                m.method: {
-                    "scores": [scores.tolist() for scores in m.scores],
-                    "interquartile_mean": _json(m.interquartile_mean),
-                    "median": _json(m.median),
-                    "mean": _json(m.mean),
-                    "optimality_gap": m.optimality_gap and _json(m.optimality_gap),
-                }
-                for m in self.methods
-            },
-            "improvements": [
-                {
-                    "better": i.better,
-                    "worse": i.worse,
-                    "probability": i.probability,
-                    "ci95": i.interval,
-                    "p_value": i.p_value,
-                    "verdict": i.verdict,
-                }
-                for i in self.improvements
-            ],
-            "notes": list(self.notes),
-        }
+        """All numbers, the methods by name; `scores` stay arrays."""
+        content = asdict(self)
+        for method in content["methods"]:
+            del method["algorithm"]
+        return content | {"methods": {m.pop("method"): m for m in content["methods"]}}
 
 
 def compare(
@@ -205,17 +182,13 @@ def _divergence(table: pd.DataFrame) -> str | None:
     return divergence(table["total_reward"].to_numpy(), loss, table["frame"].to_numpy())
 
 
-def _pooling_notes(trials: Sequence[SavedTrial], methods: Sequence[str]) -> list[str]:
-    seen: dict[tuple[str, int], SavedTrial] = {}
-    notes = []
+def _pooling_notes(trials: Sequence[SavedTrial], methods: Sequence[str]) -> Iterator[str]:
+    seen: dict[tuple[str, int | None], SavedTrial] = {}
     for trial, method in zip(trials, methods, strict=True):
-        if trial.seed is None:
-            continue
         other = seen.setdefault((method, trial.seed), trial)
-        if other is not trial:
+        if other is not trial and trial.seed is not None:
             same = f"{other.folder.name} and {trial.folder.name} have the same meta.random_seed"
-            notes.append(f"{same}: their runs are no independent draws")
-    return notes
+            yield f"{same}: their runs are no independent draws"
 
 
 def _over_envs(
@@ -247,15 +220,16 @@ def _comparison(
     scores = [_score(m, labels[m], s, seed, is_normalised=frame is None) for m, s in strata.items()]
     scores.sort(key=lambda score: -score.interquartile_mean.value)
     pairs = [_improvement(x, y, seed) for x, y in combinations(scores, 2)]
-    warnings = [*_seed_notes(scores), *_pair_notes(len(pairs))]
-    return EnvComparison(env, frame, target, tuple(scores), tuple(pairs), (*notes, *warnings))
+    notes = (*notes, *_warnings(scores, len(pairs)))
+    return EnvComparison(env, frame, target, tuple(scores), tuple(pairs), notes)
 
 
 def _score(
     method: str, algorithm: str, strata: tuple[np.ndarray, ...], seed: int, *, is_normalised: bool
 ) -> MethodScore:
     def estimate(statistic: Statistic) -> Estimate:
-        return Estimate(float(statistic(strata)), robust.interval(strata, statistic, seed=seed))
+        value = float(statistic(strata))
+        return Estimate(value, robust.interval(strata, statistic=statistic, seed=seed))
 
     return MethodScore(
         method,
@@ -269,14 +243,10 @@ def _score(
 
 
 def _improvement(x: MethodScore, y: MethodScore, seed: int) -> Improvement:
-    groups = [x.scores, y.scores]
-    probability = float(robust.probability_of_improvement(*groups))
+    groups, statistic = (x.scores, y.scores), robust.probability_of_improvement
+    probability = float(statistic(*groups))
     p_value = robust.permutation_p_value(*groups, seed=seed)
-    interval = (
-        stratified_interval(groups, robust.probability_of_improvement, seed=seed)
-        if min(x.seeds, y.seeds) >= FEWEST_FOR_INTERVAL
-        else None
-    )
+    interval = robust.interval(*groups, statistic=statistic, seed=seed)
     verdict: Verdict = "not told apart"
     if robust.smallest_p_value(*groups) > robust.SIGNIFICANCE:
         verdict = "too few seeds to tell"
@@ -285,22 +255,11 @@ def _improvement(x: MethodScore, y: MethodScore, seed: int) -> Improvement:
     return Improvement(x.method, y.method, probability, interval, p_value, verdict)
 
 
-def _seed_notes(scores: Sequence[MethodScore]) -> list[str]:
-    few = [f"{score.method} {score.seeds}" for score in scores if score.seeds < FEW_SEEDS]
-    if not few:
-        return []
-    return [
-        f"few seeds ({', '.join(few)}): intervals are too narrow below {FEW_SEEDS}, and there is "
-        f"none below {FEWEST_FOR_INTERVAL}. Run more with meta.max_session"
-    ]
-
-
-def _pair_notes(pairs: int) -> list[str]:
-    chance = pairs * robust.SIGNIFICANCE
-    if chance < 0.5:
-        return []
-    return [f"{pairs} pairs: among equal methods about {chance:.1f} would look better by chance"]
-
-
-def _json(estimate: Estimate) -> dict[str, Any]:
-    return {"value": estimate.value, "ci95": estimate.interval}
+def _warnings(scores: Sequence[MethodScore], pairs: int) -> Iterator[str]:
+    if few := [f"{score.method} {score.seeds}" for score in scores if score.seeds < FEW_SEEDS]:
+        yield (
+            f"few seeds ({', '.join(few)}): intervals are too narrow below {FEW_SEEDS}, and there "
+            f"is none below {FEWEST_FOR_INTERVAL}. Run more with meta.max_session"
+        )
+    if (chance := pairs * robust.SIGNIFICANCE) >= 0.5:
+        yield f"{pairs} pairs: among equal methods about {chance:.1f} would look better by chance"

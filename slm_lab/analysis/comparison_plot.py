@@ -129,7 +129,7 @@ def plot_comparison(found: Sequence[EnvComparison], output: Path, *, title: str)
         del paths["improvement"]
     numbers = stem.with_name(f"{stem.name}_compare.json")
     content = [comparison.to_json() for comparison in found]
-    write_atomic(output, numbers, json.dumps(content, indent=2) + "\n")
+    write_atomic(output, numbers, json.dumps(content, indent=2, default=np.ndarray.tolist) + "\n")
     return [*paths.values(), numbers]
 
 
@@ -257,8 +257,8 @@ def _interval_rows(
 ) -> None:
     for y, (name, estimate) in enumerate(estimates.items()):
         color = styles[name].color
-        if estimate.interval is not None:
-            low, high = estimate.interval
+        if estimate.ci95 is not None:
+            low, high = estimate.ci95
             graph.barh(y, high - low, left=low, height=0.55, color=color, alpha=0.35)
         graph.plot([estimate.value] * 2, [y - 0.3, y + 0.3], color=color, linewidth=2.5)
     graph.set_yticks(range(len(estimates)), list(estimates), fontsize=9)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slm_lab.analysis.bootstrap import Interval, mean_interval
+from slm_lab.analysis.robust import Interval, mean_interval
 from slm_lab.runs.files import write_atomic
 
 

@@ -17,13 +17,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
 from slm_lab.runs.files import read_json, write_or_warn
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Series = NDArray[np.float64]
 
@@ -49,35 +52,20 @@ TRIAL_SCALARS = ("frame", *SESSION_SCALARS, "consistency")
 _BASELINE_PATH = Path(__file__).parents[1] / "spec" / "_random_baseline.json"
 
 
-class Columns(Protocol):
-    """A table by column name: a pandas DataFrame or a plain dict of lists."""
-
-    def __getitem__(self, name: str, /) -> Any: ...
-
-
 @dataclass(frozen=True, slots=True)
-class SessionMetrics:
-    """Metrics of one session; `diverged` is the reason why training diverged, or None."""
+class Metrics:
+    """Metrics of a session, or of a trial, where `PER_SESSION_SERIES` have one series per session.
+
+    `diverged` is the reason why training of the session diverged, or None.
+    """
 
     scalar: Mapping[str, float]
-    local: Mapping[str, Series]
+    local: Mapping[str, Any]
     diverged: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        local = {name: series.tolist() for name, series in self.local.items()}
-        content = {"scalar": dict(self.scalar), "local": local}
+        content = {"scalar": self.scalar, "local": self.local}
         return content | ({"diverged": self.diverged} if self.diverged else {})
-
-
-@dataclass(frozen=True, slots=True)
-class TrialStatistics:
-    """Metrics of a trial; a local series of PER_SESSION_SERIES is one list per session."""
-
-    scalar: Mapping[str, float]
-    local: Mapping[str, list[Any]]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"scalar": dict(self.scalar), "local": dict(self.local)}
 
 
 # One session
@@ -133,7 +121,9 @@ def stabilities(strength: Series) -> Series:
     return 1.0 - np.abs(_divide(drop, strength[:-1]))
 
 
-def session_metrics(table: Columns, random_mean: float = 0.0) -> SessionMetrics:
+def session_metrics(
+    table: pd.DataFrame | Mapping[str, Sequence[float]], random_mean: float = 0.0
+) -> Metrics:
     """All metrics of one session table; defined for any number of rows, even none."""
     returns, frame, opt_step = (
         np.asarray(table[name], dtype=np.float64) for name in ("total_reward", "frame", "opt_step")
@@ -162,7 +152,7 @@ def session_metrics(table: Columns, random_mean: float = 0.0) -> SessionMetrics:
         "frames": frame,
         "opt_steps": opt_step,
     }
-    return SessionMetrics(scalar, local, diverged)
+    return Metrics(scalar, local, diverged)
 
 
 def divergence(returns: Series, loss: Series, frame: Series) -> str | None:
@@ -208,7 +198,7 @@ def consistencies(session_strengths: Sequence[Series]) -> Series:
     return 1.0 - 2.0 * _divide(std, mean)
 
 
-def trial_metrics(sessions: Sequence[SessionMetrics]) -> TrialStatistics:
+def trial_metrics(sessions: Sequence[Metrics]) -> Metrics:
     """Means of the session scalars, and the consistency; `frame` is the last of session 0."""
     session_strengths = [session.local["strengths"] for session in sessions]
     diverged = any(session.diverged for session in sessions)
@@ -222,12 +212,12 @@ def trial_metrics(sessions: Sequence[SessionMetrics]) -> TrialStatistics:
         "consistency": np.nan if diverged else consistency(session_strengths),
     }
     local = {
-        **{name: [each.local[name].tolist() for each in sessions] for name in PER_SESSION_SERIES},
-        "consistencies": consistencies(session_strengths).tolist(),
-        "frames": frame.tolist(),
-        "opt_steps": sessions[0].local["opt_steps"].tolist(),
+        **{name: [session.local[name] for session in sessions] for name in PER_SESSION_SERIES},
+        "consistencies": consistencies(session_strengths),
+        "frames": frame,
+        "opt_steps": sessions[0].local["opt_steps"],
     }
-    return TrialStatistics(scalar, local)
+    return Metrics(scalar, local)
 
 
 # The zero of strength
@@ -243,6 +233,11 @@ def random_baseline(env_name: str, measured: Path | None = None) -> float | None
         if entry := table.get(env_name):
             return entry["mean"]
     return None
+
+
+def measured_baselines(predir: Path) -> Path:
+    """The file of random-policy scores measured on this machine, beside the run folders."""
+    return predir.parent / "random_baseline.json"
 
 
 def save_random_baseline(path: Path, env_name: str, mean: float, std: float) -> bool:

@@ -1,29 +1,32 @@
-"""Robust statistics of a method's scores over seeds and envs (Agarwal et al. 2021, "Deep RL at the
-edge of the statistical precipice").
+"""Statistics over few runs: bootstrap intervals, and the robust statistics of Agarwal et al. 2021
+("Deep RL at the edge of the statistical precipice").
 
 Scores come as strata: one array per env, its runs along the last axis. Axes before that are
-resamples of a bootstrap; every function takes them along.
+resamples of a bootstrap; every statistic takes them along.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 
-from slm_lab.analysis.bootstrap import (
-    LEVEL,
-    Interval,
-    Statistic,
-    Strata,
-    stratified_interval,
-    stratified_samples,
-)
-
+RESAMPLES = 5_000
+LEVEL = 0.95
+CHUNK = 1_000_000  # numbers drawn at once
 FEWEST_FOR_INTERVAL = 3  # below, a bootstrap of seeds says nothing
 FEW_SEEDS = 5  # below, its interval is too narrow
 SIGNIFICANCE = 0.05
 PERMUTATIONS = 9_999
+
+Interval = tuple[float, float]  # low, high
+Strata = Sequence[np.ndarray]
+Statistic = Callable[..., np.ndarray]
+
+
+# Statistics of scores
 
 
 def mean(strata: Strata) -> np.ndarray:
@@ -65,20 +68,96 @@ def performance_profile(strata: Strata, taus: np.ndarray) -> np.ndarray:
     return np.asarray(np.mean(above, axis=0))
 
 
+def _beats(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    pairs = a[..., :, None] - b[..., None, :]
+    return np.asarray(((pairs > 0) + 0.5 * (pairs == 0)).mean((-2, -1)))
+
+
+# Intervals
+
+
+def interval(*groups: Strata, statistic: Statistic, seed: int = 0) -> Interval | None:
+    """95 % bootstrap interval of `statistic(*groups)`; None with too few runs in any env."""
+    if min(len(scores) for strata in groups for scores in strata) < FEWEST_FOR_INTERVAL:
+        return None
+    return _percentiles(_resampled_statistic(groups, statistic, seed))
+
+
 def profile_band(
     strata: Strata, taus: np.ndarray, *, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """95 % interval of the profile at each tau: (lower, upper)."""
-    samples = stratified_samples([strata], lambda s: performance_profile(s, taus), seed=seed)
+    samples = _resampled_statistic([strata], lambda s: performance_profile(s, taus), seed)
     low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return low, high
 
 
-def interval(strata: Strata, statistic: Statistic, *, seed: int = 0) -> Interval | None:
-    """95 % stratified bootstrap interval; None with too few runs in any env to have one."""
-    if min(len(scores) for scores in strata) < FEWEST_FOR_INTERVAL:
-        return None
-    return stratified_interval([strata], statistic, seed=seed)
+def mean_interval(
+    sessions: Sequence[Sequence[float]],
+    over: Literal["episodes", "sessions"],
+    *,
+    seed: int = 0,
+) -> Interval:
+    """95 % interval of the mean over sessions of their mean return.
+
+    `over="episodes"` redraws episodes within each session: how well these agents are measured.
+    `over="sessions"` redraws sessions too, and then episodes of those drawn: what further seeds of
+    the same spec would score. With a handful of sessions that interval is somewhat too narrow.
+    """
+    if not sessions or not all(len(returns) for returns in sessions):
+        raise ValueError("mean_interval: expected at least one session, each with an episode")
+    rng = np.random.default_rng(seed)
+    groups = [np.asarray(returns, dtype=np.float64) for returns in sessions]
+    rows = max(1, CHUNK // max(len(group) for group in groups))
+    means = np.concatenate(
+        [
+            _resampled(groups, over, min(rows, RESAMPLES - done), rng)
+            for done in range(0, RESAMPLES, rows)
+        ]
+    )
+    return _percentiles(means)
+
+
+def _resampled_statistic(groups: Sequence[Strata], statistic: Statistic, seed: int) -> np.ndarray:
+    """The statistic with the runs of every env of every group redrawn: [resamples, ...].
+
+    Runs are only ever redrawn within their env, and groups independently of each other.
+    """
+    rng = np.random.default_rng(seed)
+    rows = max(1, CHUNK // sum(len(scores) for strata in groups for scores in strata))
+    samples = []
+    for done in range(0, RESAMPLES, rows):
+        count = min(rows, RESAMPLES - done)
+        redrawn = [
+            [scores[rng.integers(len(scores), size=(count, len(scores)))] for scores in strata]
+            for strata in groups
+        ]
+        samples.append(statistic(*redrawn))
+    return np.concatenate(samples)
+
+
+def _resampled(
+    groups: Sequence[np.ndarray], over: str, count: int, rng: np.random.Generator
+) -> np.ndarray:
+    """`count` means, each of a redrawn set of sessions."""
+    total = np.zeros(count)
+    for slot in range(len(groups)):
+        drawn = (
+            np.full(count, slot) if over == "episodes" else rng.integers(len(groups), size=count)
+        )
+        for index in np.unique(drawn):
+            group, rows = groups[index], np.flatnonzero(drawn == index)
+            picks = rng.integers(len(group), size=(len(rows), len(group)))
+            total[rows] += group[picks].mean(1)
+    return total / len(groups)
+
+
+def _percentiles(samples: np.ndarray) -> Interval:
+    low, high = np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+# Tests
 
 
 def permutation_p_value(x: Strata, y: Strata, *, seed: int = 0) -> float:
@@ -106,8 +185,3 @@ def smallest_p_value(x: Strata, y: Strata) -> float:
     """
     ways = [math.comb(len(a) + len(b), len(a)) for a, b in zip(x, y, strict=True)]
     return min(1.0, 2 / math.prod(ways))
-
-
-def _beats(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    pairs = a[..., :, None] - b[..., None, :]
-    return np.asarray(((pairs > 0) + 0.5 * (pairs == 0)).mean((-2, -1)))

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from slm_lab.analysis.metrics import random_baseline
-from slm_lab.analysis.sessions import measured_baselines
+from slm_lab.analysis.metrics import measured_baselines, random_baseline
 from slm_lab.analysis.tables import read_session
 from slm_lab.runs.files import MAX_TABLE_BYTES, read_json, read_spec_tree
 from slm_lab.spec.algorithm import algorithm_label

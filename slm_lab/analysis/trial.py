@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from loguru import logger
 
-from slm_lab.analysis.metrics import TRIAL_SCALARS, TrialStatistics, trial_metrics
-from slm_lab.analysis.sessions import SessionResult, read_sessions
+from slm_lab.analysis.metrics import TRIAL_SCALARS, Metrics, trial_metrics
+from slm_lab.analysis.tables import SessionResult, read_sessions
 from slm_lab.runs.files import write_atomic
 from slm_lab.runs.layout import RunLayout
 
@@ -89,7 +90,7 @@ def analyze_trial(
         _write_metrics(paths, trial, sessions, statistics)
         draw_trial(paths, trial, sessions, log_extra=log_extra, html=html)
         # Written last: where this file is, all others are complete.
-        _write_json(paths, paths.trial_metrics_scalar_copy(trial), dict(statistics.scalar))
+        _write_json(paths, paths.trial_metrics_scalar_copy(trial), statistics.scalar)
     return TrialMetrics(
         **statistics.scalar,
         sessions={session.index: session.metrics["eval"].scalar for session in sessions},
@@ -124,21 +125,21 @@ def analyze_ended_trial(
 
 
 def _write_metrics(
-    paths: RunLayout, trial: int, sessions: Sequence[SessionResult], statistics: TrialStatistics
+    paths: RunLayout, trial: int, sessions: Sequence[SessionResult], statistics: Metrics
 ) -> None:
     for session in sessions:
         for mode, metrics in session.metrics.items():
             path = paths.session_metrics(trial, session.index, mode)
             _write_json(paths, path, metrics.to_json())
-            scalar_path = paths.session_metrics_scalar(trial, session.index, mode)
-            _write_json(paths, scalar_path, dict(metrics.scalar))
+            path = paths.session_metrics_scalar(trial, session.index, mode)
+            _write_json(paths, path, metrics.scalar)
     _write_json(paths, paths.trial_metrics(trial), statistics.to_json())
-    _write_json(paths, paths.trial_metrics_scalar(trial), dict(statistics.scalar))
+    _write_json(paths, paths.trial_metrics_scalar(trial), statistics.scalar)
 
 
 def _write_json(paths: RunLayout, path: Path, content: object) -> None:
     # NaN becomes the bare token NaN, which is not strict JSON but what readers of these files know.
-    write_atomic(paths.predir, path, json.dumps(content) + "\n")
+    write_atomic(paths.predir, path, json.dumps(content, default=np.ndarray.tolist) + "\n")
 
 
 def _format_value(key: str, value: float) -> str:

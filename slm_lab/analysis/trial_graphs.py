@@ -11,7 +11,7 @@ from slm_lab.analysis.curves import FRAMES, X_AXES, XAxis, curve, has_axis, retu
 from slm_lab.analysis.metrics import Series, consistencies, moving_average
 from slm_lab.analysis.page import Panel, View, curves_view, write_page
 from slm_lab.analysis.plot import copy_graph, plot_curves, plot_tables
-from slm_lab.analysis.sessions import SessionResult
+from slm_lab.analysis.tables import SessionResult
 from slm_lab.runs.files import make_folder
 from slm_lab.runs.layout import Mode, RunLayout
 

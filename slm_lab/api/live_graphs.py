@@ -89,7 +89,7 @@ def draw_whenever_it_grew(
 
 def _draw(layout: RunLayout, trial: int) -> None:
     # pandas and matplotlib take a second to import; a short run never imports them.
-    from slm_lab.analysis.sessions import read_sessions
+    from slm_lab.analysis.tables import read_sessions
     from slm_lab.analysis.trial_graphs import draw_trial
 
     sessions = [s for s in read_sessions(layout, trial) if not s.tables["train"].empty]

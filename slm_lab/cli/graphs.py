@@ -199,7 +199,7 @@ def _print_comparison(console: Console, comparison: EnvComparison) -> None:
         for header in ("probability of improvement", "P", "95 %", "p", ""):
             pairs.add_column(header)
         for i in comparison.improvements:
-            interval = "" if i.interval is None else f"[{i.interval[0]:.2f}, {i.interval[1]:.2f}]"
+            interval = "" if i.ci95 is None else f"[{i.ci95[0]:.2f}, {i.ci95[1]:.2f}]"
             p_value = "<0.001" if i.p_value < 0.001 else f"{i.p_value:.3f}"
             verdict = f"{i.better} is better" if i.verdict == "better" else i.verdict
             cells = [f"{i.better} > {i.worse}", f"{i.probability:.2f}", interval, p_value, verdict]
@@ -219,9 +219,9 @@ def _cell(text: str) -> str:
 def _estimate(estimate: Estimate) -> str:
     from rich.markup import escape
 
-    if estimate.interval is None:
+    if estimate.ci95 is None:
         return f"{estimate.value:.2f}"
-    low, high = estimate.interval
+    low, high = estimate.ci95
     return escape(f"{estimate.value:.2f} [{low:.2f}, {high:.2f}]")
 
 

@@ -13,8 +13,7 @@ from typing import Any
 from loguru import logger
 
 from slm_lab.analysis.experiment import SearchMetrics, TrialRow, write_experiment
-from slm_lab.analysis.metrics import TRIAL_SCALARS
-from slm_lab.analysis.sessions import measured_baselines
+from slm_lab.analysis.metrics import TRIAL_SCALARS, measured_baselines
 from slm_lab.analysis.trial import TrialMetrics, analyze_ended_trial
 from slm_lab.runs.files import make_folder, read_json, write_or_warn
 from slm_lab.runs.find import train_mode

@@ -114,7 +114,7 @@ def test_methods_that_overlap_are_not_told_apart(write_run):
     two = read_trial(write_run("dqn", algorithm="DQN", returns=flat(90, 210, 290, 410, 490)))
     (found,) = compare([one, two])
     assert found.improvements[0].verdict == "not told apart"
-    low, high = found.improvements[0].interval or (1, 0)
+    low, high = found.improvements[0].ci95 or (1, 0)
     assert low < 0.5 < high
 
 
@@ -122,7 +122,7 @@ def test_one_seed_has_a_score_and_no_interval_and_the_note_says_why(write_run):
     (found,) = compare([read_trial(write_run("ppo", returns=flat(300)))])
     (method,) = found.methods
     assert method.interquartile_mean.value == 300
-    assert method.interquartile_mean.interval is None
+    assert method.interquartile_mean.ci95 is None
     assert "few seeds (PPO 1)" in found.notes[0]
     assert "meta.max_session" in found.notes[0]
 
@@ -130,7 +130,7 @@ def test_one_seed_has_a_score_and_no_interval_and_the_note_says_why(write_run):
 def test_five_seeds_need_no_note(write_run):
     (found,) = compare([read_trial(write_run("ppo", returns=flat(1, 2, 3, 4, 5)))])
     assert found.notes == ()
-    assert found.methods[0].mean.interval is not None
+    assert found.methods[0].mean.ci95 is not None
 
 
 def test_the_best_interquartile_mean_comes_first_whatever_one_wild_seed_does(write_run):

@@ -224,8 +224,8 @@ def test_trial_scalars_are_means_over_sessions_and_the_frame_of_the_first():
     assert trial.scalar["frame"] == 200
     assert trial.scalar["strength"] == pytest.approx((20 + 30) / 2)
     assert trial.scalar["total_reward_ma"] == pytest.approx((40 + 50) / 2)
-    assert trial.local["mean_returns"] == [[30, 50], [40, 60]]
-    assert trial.local["frames"] == [100, 200]
+    assert [series.tolist() for series in trial.local["mean_returns"]] == [[30, 50], [40, 60]]
+    assert trial.local["frames"].tolist() == [100, 200]
     assert len(trial.local["consistencies"]) == 2
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slm_lab.analysis.bootstrap import stratified_interval
 from slm_lab.analysis.robust import (
     interquartile_mean,
     interval,
@@ -44,13 +43,13 @@ def test_aggregates_of_rliables_examples():
 
 @pytest.mark.parametrize("statistic", [mean, median, interquartile_mean, optimality_gap])
 def test_intervals_of_rliables_example_enclose_the_estimate(statistic):
-    low, high = stratified_interval([RAMP], statistic, resamples=200)
+    low, high = interval(RAMP, statistic=statistic)
     assert low < statistic(RAMP) < high
 
 
 def test_the_interval_of_an_improvement_encloses_it_in_rliables_example():
     assert probability_of_improvement(RAMP, FLIPPED) == 0.5  # the same scores in another order
-    low, high = stratified_interval([RAMP, FLIPPED], probability_of_improvement, resamples=200)
+    low, high = interval(RAMP, FLIPPED, statistic=probability_of_improvement)
     assert low < 0.5 < high
 
 
@@ -115,26 +114,26 @@ def test_a_profile_of_rliables_example_never_rises_and_lies_in_its_band(scores):
 
 def test_runs_are_redrawn_within_their_env_and_never_across():
     """Two envs whose runs do not vary: the mean is known exactly, though the envs differ."""
-    assert interval([np.full(5, 1.0), np.full(5, 9.0)], mean) == (5.0, 5.0)
+    assert interval([np.full(5, 1.0), np.full(5, 9.0)], statistic=mean) == (5.0, 5.0)
 
 
 def test_the_interval_of_a_mean_of_many_runs_is_two_standard_errors_either_way():
     scores = np.random.default_rng(0).normal(10, 2, 400)
     error = scores.std() / 20
-    low, high = stratified_interval([[scores]], mean)
+    low, high = interval([scores], statistic=mean)
     assert low == pytest.approx(scores.mean() - 1.96 * error, abs=0.02)
     assert high == pytest.approx(scores.mean() + 1.96 * error, abs=0.02)
 
 
 def test_with_one_or_two_seeds_there_is_no_interval():
-    assert interval([np.array([1.0, 2.0])], mean) is None
-    assert interval([np.array([1.0, 2.0, 3.0]), np.array([1.0])], mean) is None
-    assert interval([np.array([1.0, 2.0, 3.0])], mean) is not None
+    assert interval([np.array([1.0, 2.0])], statistic=mean) is None
+    assert interval([np.array([1.0, 2.0, 3.0]), np.array([1.0])], statistic=mean) is None
+    assert interval([np.array([1.0, 2.0, 3.0])], statistic=mean) is not None
 
 
 def test_the_same_seed_gives_the_same_interval():
     scores = [np.array([1.0, 5, 2, 8, 3])]
-    assert interval(scores, mean, seed=1) == interval(scores, mean, seed=1)
+    assert interval(scores, statistic=mean, seed=1) == interval(scores, statistic=mean, seed=1)
 
 
 def runs(count: int) -> list[np.ndarray]:

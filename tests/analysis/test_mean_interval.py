@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from slm_lab.analysis import bootstrap
-from slm_lab.analysis.bootstrap import mean_interval
+from slm_lab.analysis import robust
+from slm_lab.analysis.robust import mean_interval
 
 
 def test_returns_that_never_vary_leave_no_doubt():
@@ -45,14 +45,14 @@ def test_the_same_seed_gives_the_same_interval():
 
 def test_many_episodes_are_drawn_in_chunks_without_a_remainder_left_out(monkeypatch):
     drawn = []
-    resampled = bootstrap._resampled
+    resampled = robust._resampled
 
     def count(groups, over, rows, rng):
         drawn.append(rows)
         return resampled(groups, over, rows, rng)
 
-    monkeypatch.setattr(bootstrap, "_resampled", count)
-    monkeypatch.setattr(bootstrap, "CHUNK", 3000)
+    monkeypatch.setattr(robust, "_resampled", count)
+    monkeypatch.setattr(robust, "CHUNK", 3000)
     mean_interval([[1.0, 2.0]], "episodes")
     assert drawn == [1500, 1500, 1500, 500]
 
