@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slm_lab.benchmark.manifest import Row, load_manifest
-from slm_lab.hub.error import RemoteError
-from slm_lab.hub.remote import open_remote
+from slm_lab.hub.remote import RemoteError, open_remote
 from slm_lab.hub.transfer import Progress, matching, pull, push
 from slm_lab.runs.find import open_run
 from slm_lab.runs.layout import RunLayout

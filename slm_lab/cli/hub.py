@@ -26,7 +26,7 @@ Repo = Annotated[
 
 def print_remote(pattern: str, repo: str | None) -> None:
     """Print one run folder per line; the name of the remote goes to stderr."""
-    from slm_lab.hub.names import is_folder_name
+    from slm_lab.hub.manifest import is_folder_name
     from slm_lab.hub.remote import open_remote
     from slm_lab.hub.transfer import matching
 
@@ -58,8 +58,7 @@ def pull(
 ) -> None:
     """Fetch run folders from the hub; what is here already is left alone."""
     from slm_lab.hub import transfer
-    from slm_lab.hub.error import RemoteError
-    from slm_lab.hub.remote import open_remote
+    from slm_lab.hub.remote import RemoteError, open_remote
 
     if show:
         print_remote(pattern, repo)
@@ -126,7 +125,7 @@ def _each(
     names: list[str], work: Callable[[str, Progress], Transfer], done: str, *, into: str
 ) -> None:
     """Transfer every folder; those that failed are named, and then the command fails."""
-    from slm_lab.hub.error import NotAllowed
+    from slm_lab.hub.remote import NotAllowed
 
     failed = 0
     for name in names:

@@ -164,7 +164,7 @@ def _run(spec: Spec, mode: str, options: RunOptions, *, again: str) -> None:
     """Run, print what came out, and end with the exit code that says so."""
     from slm_lab.api.run import RunStopped, search
     from slm_lab.api.run import run as run_spec
-    from slm_lab.hub.error import UploadFailed
+    from slm_lab.hub.sync import UploadFailed
 
     kind, _, where = mode.partition("@")
     outcome: TrialMetrics | SearchMetrics

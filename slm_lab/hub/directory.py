@@ -12,9 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from slm_lab.hub.error import NotAllowed, RemoteError
-from slm_lab.hub.names import check_files, check_folder
-from slm_lab.hub.remote import DATA, RemoteFile, Sent, file_sha256
+from slm_lab.hub.manifest import check_files, check_folder
+from slm_lab.hub.remote import DATA, NotAllowed, RemoteError, RemoteFile, Sent, file_sha256
 from slm_lab.runs.files import check_place, open_for_reading, read_json, remove_file, replacing
 from slm_lab.runs.lock import locked
 from slm_lab.spec.run_folder import RunFolderError, listed
@@ -77,12 +76,7 @@ class DirectoryRemote:
             raise NotAllowed(f"{self.label}: cannot be written to. Ask for write access to it.")
 
     def upload(
-        self,
-        folder: str,
-        files: Mapping[str, Path],
-        gone: Collection[str],
-        message: str,
-        sent: Sent,
+        self, folder: str, files: Mapping[str, Path], gone: Collection[str], sent: Sent
     ) -> None:
         check_folder(folder)
         check_files(folder, files)
@@ -100,6 +94,7 @@ class DirectoryRemote:
 
             with ThreadPoolExecutor(THREADS) as pool:
                 list(pool.map(send, files.items()))
+            message = f"slm-lab push {folder}"
             note = {"files": sorted(files), "gone": sorted(gone), "message": message}
             with replacing(self._root, incoming / DONE) as file:
                 file.write(json.dumps(note).encode())

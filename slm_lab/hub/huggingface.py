@@ -13,13 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from slm_lab.hub.error import NotAllowed, RemoteError
-from slm_lab.hub.names import check_files, check_folder
-from slm_lab.hub.remote import DATA, RemoteFile, Sent
+from slm_lab.hub.manifest import check_files, check_folder
+from slm_lab.hub.remote import DATA, NotAllowed, RemoteError, RemoteFile, Sent
 
 THREADS = 4
 COMMIT_ATTEMPTS = 5
 BATCH_BYTES = 8_000_000  # of one batch of files, after which progress is reported
+KEPT = "what has arrived is kept."
 
 
 class HuggingFaceRemote:
@@ -103,12 +103,7 @@ class HuggingFaceRemote:
                 self._api.create_repo(self._repo, repo_type="dataset", private=True, exist_ok=True)
 
     def upload(
-        self,
-        folder: str,
-        files: Mapping[str, Path],
-        gone: Collection[str],
-        message: str,
-        sent: Sent,
+        self, folder: str, files: Mapping[str, Path], gone: Collection[str], sent: Sent
     ) -> None:
         check_folder(folder)
         check_files(folder, files)
@@ -130,7 +125,7 @@ class HuggingFaceRemote:
             with ThreadPoolExecutor(THREADS) as pool:
                 list(pool.map(send, _batches(additions)))
             removals = [hub.CommitOperationDelete(f"{where}/{name}") for name in gone]
-            self._commit([*additions, *removals], message)
+            self._commit([*additions, *removals], f"slm-lab push {folder}")
 
     def _commit(self, operations: list[Any], message: str) -> None:
         """Commit, and try again if another run of the same dataset came first."""
@@ -182,31 +177,25 @@ class HuggingFaceRemote:
             return None
         return RemoteError(
             f"{self.label}: {self._clean(error) or type(error).__name__}. Check the network and "
-            "HF_ENDPOINT, then run the command again: what has arrived is kept."
+            f"HF_ENDPOINT, then run the command again: {KEPT}"
         )
 
     def _http_error(self, error: Any) -> RemoteError:
         status = error.response.status_code if error.response is not None else 0
-        if status == 401:
-            fix = (
-                "HF_TOKEN was not accepted. Renew it, or remove it to read what is public "
-                f"({self._api.endpoint}/settings/tokens)."
-            )
-            return NotAllowed(f"{self.label}: 401. {fix}")
-        if status == 403:
-            fix = (
-                "HF_TOKEN does not allow this. Use a token with write access to the dataset, or "
-                "your own dataset with HF_REPO=user/name."
-            )
-            return NotAllowed(f"{self.label}: 403. {fix}")
+        if status in (401, 403):
+            fix = {
+                401: "HF_TOKEN was not accepted. Renew it, or remove it to read what is public "
+                f"({self._api.endpoint}/settings/tokens).",
+                403: "HF_TOKEN does not allow this. Use a token with write access to the dataset, "
+                "or your own dataset with HF_REPO=user/name.",
+            }[status]
+            return NotAllowed(f"{self.label}: {status}. {fix}")
+        found = self._clean(error)
         if status == 429:
-            return RemoteError(f"{self.label}: 429, too many requests. Wait some minutes.")
-        if status >= 500:
-            return RemoteError(
-                f"{self.label}: the hub answered {status}. Run the command again later: what has "
-                "arrived is kept."
-            )
-        return RemoteError(f"{self.label}: {self._clean(error)}")
+            found = "429, too many requests. Wait some minutes."
+        elif status >= 500:
+            found = f"the hub answered {status}. Run the command again later: {KEPT}"
+        return RemoteError(f"{self.label}: {found}")
 
     def _clean(self, error: BaseException) -> str:
         """The text of an error on one line, without control characters and the token."""

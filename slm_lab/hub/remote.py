@@ -1,4 +1,4 @@
-"""Interface of a remote, and the remote that a name refers to.
+"""Interface of a remote and its errors, and the remote that a name refers to.
 
 A remote keeps run folders under `data/`. There are two kinds: a dataset on a Hugging Face hub, and
 a plain directory, for teams that share a disk.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from slm_lab.error import LabError
 from slm_lab.runs.checkpoint_manifest import FileEntry
 
 DATA = "data"  # the folder of a remote that holds the run folders
@@ -20,6 +22,14 @@ DEFAULT_REPO = "SLM-Lab/benchmark-dev"
 SHA256_LENGTH = 64
 
 Sent = Callable[[int], None]  # called with the number of further bytes that have arrived
+
+
+class RemoteError(LabError):
+    """Sharing failed: the message names the request, the reason and the fix."""
+
+
+class NotAllowed(RemoteError):
+    """The remote refuses access: trying again will not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +45,26 @@ class RemoteFile:
     version: str = ""
 
     def is_same(self, path: Path, entry: FileEntry | None = None) -> bool:
-        """Whether a local file has this content; `entry` spares reading it."""
+        """Whether a local file has this content and is no link; `entry` spares reading it."""
         try:
-            if self.size != (entry.size if entry else path.lstat().st_size):
+            status = path.lstat()
+            if not stat.S_ISREG(status.st_mode) or self.size != status.st_size:
                 return False
             if len(self.oid) == SHA256_LENGTH:
                 return self.oid == (entry.sha256 if entry else file_sha256(path))
             return self.oid == _git_sha1(path)
         except OSError:
             return False
+
+    def may_be(self, entry: FileEntry) -> bool:
+        """Whether an entry of a manifest agrees, as far as the listing says what the file is."""
+        is_other = len(self.oid) == SHA256_LENGTH and self.oid != entry.sha256
+        return self.size == entry.size and not is_other
+
+
+def listed(entry: FileEntry) -> RemoteFile:
+    """A file of a manifest as the listing of a remote would have it."""
+    return RemoteFile(entry.size, entry.sha256)
 
 
 class Remote(Protocol):
@@ -68,12 +89,7 @@ class Remote(Protocol):
         """Raise if an upload cannot work; creates the dataset if it is missing."""
 
     def upload(
-        self,
-        folder: str,
-        files: Mapping[str, Path],
-        gone: Collection[str],
-        message: str,
-        sent: Sent,
+        self, folder: str, files: Mapping[str, Path], gone: Collection[str], sent: Sent
     ) -> None:
         """Add or replace files and remove others in one step; a reader never sees a part of it."""
 
@@ -100,6 +116,10 @@ def open_remote(repo: str | None = None) -> Remote:
 def file_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_entry(path: Path) -> FileEntry:
+    return FileEntry(path.stat().st_size, file_sha256(path))
 
 
 def _git_sha1(path: Path) -> str:

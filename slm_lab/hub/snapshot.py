@@ -11,21 +11,20 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from loguru import logger
 
-from slm_lab.hub.remote import file_sha256
-from slm_lab.hub.run_manifest import RunManifest
+from slm_lab.hub.manifest import manifest_bytes
+from slm_lab.hub.remote import file_entry
 from slm_lab.runs.checkpoint_manifest import (
     MANIFEST,
     CheckpointError,
     FileEntry,
-    is_plain_name,
+    load_manifest,
     read_manifest,
-    unsealed,
 )
 
 # Locks, files that are being written, and checkpoints found damaged.
@@ -36,20 +35,14 @@ ATTEMPTS = 5  # a checkpoint that is replaced while it is taken is tried again
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A copy and its manifest, which is part of it.
+    """A copy, and its files by their path in it; its manifest lists all the others.
 
     `left_out` names files that were not copied: damaged ones, links and no plain files.
     """
 
     folder: Path
-    manifest: RunManifest
+    files: Mapping[str, FileEntry]
     left_out: tuple[str, ...] = ()
-
-    @property
-    def entries(self) -> dict[str, FileEntry]:
-        path = self.folder / MANIFEST
-        own = FileEntry(path.stat().st_size, file_sha256(path))
-        return {**self.manifest.files, MANIFEST: own}
 
 
 def take_snapshot(run_dir: Path, into: Path) -> Snapshot:
@@ -58,14 +51,8 @@ def take_snapshot(run_dir: Path, into: Path) -> Snapshot:
     into.mkdir(parents=True)
     left_out: list[str] = []
     files = dict(_take_folder(run_dir, into, "", left_out))
-    manifest = RunManifest(files)
-    (into / MANIFEST).write_bytes(manifest.to_bytes())
-    return Snapshot(into, manifest, tuple(left_out))
-
-
-def is_sealed(folder: Path) -> bool:
-    """Whether a folder is a checkpoint: it has a manifest, which is written last."""
-    return (folder / MANIFEST).is_file()
+    (into / MANIFEST).write_bytes(manifest_bytes(files))
+    return Snapshot(into, files | {MANIFEST: file_entry(into / MANIFEST)}, tuple(left_out))
 
 
 def _take_folder(
@@ -103,13 +90,13 @@ def _take_folder(
 
 
 def _is_slot(parent: Path, slot: str) -> bool:
-    """Whether checkpoints are kept under this name.
+    """Whether checkpoints are kept under this name: a folder with a manifest, written last.
 
     During a rotation only the fallback exists, and it may be renamed between two looks. Taken for a
     plain folder, the checkpoint would be missing from the copy. Hence several attempts.
     """
     names = (slot, slot + FALLBACK)
-    return any(is_sealed(parent / name) for _ in range(ATTEMPTS) for name in names)
+    return any((parent / name / MANIFEST).is_file() for _ in range(ATTEMPTS) for name in names)
 
 
 def _take_checkpoint(parent: Path, slot: str, into: Path) -> dict[str, FileEntry]:
@@ -128,33 +115,19 @@ def _take_sealed(folder: Path, into: Path) -> dict[str, FileEntry]:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         into.mkdir()
-        size = _link(handle, MANIFEST, into / MANIFEST)
-        content = (into / MANIFEST).read_bytes()
+        _link(handle, MANIFEST, into / MANIFEST)
         # Read where it was linked to: its files are then taken from the same folder, by the handle.
-        names = _names(content, into)
-        for name in names:
+        for name in load_manifest(into).files:
             _link(handle, name, into / name)
         manifest = read_manifest(into)
     finally:
         os.close(handle)
-    own = FileEntry(size, file_sha256(into / MANIFEST))
-    return {**manifest.files, MANIFEST: own}
+    return {**manifest.files, MANIFEST: file_entry(into / MANIFEST)}
 
 
-def _names(content: bytes, folder: Path) -> list[str]:
-    try:
-        names = list(map(str, unsealed(content)["files"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(folder / MANIFEST, f"is damaged ({error!s:.80})") from None
-    if not all(map(is_plain_name, names)):
-        raise CheckpointError(folder / MANIFEST, "names files outside its folder")
-    return names
-
-
-def _link(handle: int, name: str, target: Path) -> int:
+def _link(handle: int, name: str, target: Path) -> None:
     """Link a file of a checkpoint, which is never written to again; copy it without links."""
-    status = os.stat(name, dir_fd=handle, follow_symlinks=False)
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode):
         raise FileNotFoundError(2, "no plain file", name)
     try:
         os.link(name, target, src_dir_fd=handle, follow_symlinks=False)
@@ -164,7 +137,6 @@ def _link(handle: int, name: str, target: Path) -> int:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=handle)
         with open(descriptor, "rb") as reader, target.open("wb") as writer:
             shutil.copyfileobj(reader, writer, 1 << 20)
-    return status.st_size
 
 
 def _copy(source: Path, target: Path) -> FileEntry | None:
@@ -172,7 +144,7 @@ def _copy(source: Path, target: Path) -> FileEntry | None:
         shutil.copyfile(source, target, follow_symlinks=False)
     except FileNotFoundError:  # files come and go while a run goes on
         return None
-    return FileEntry(target.stat().st_size, file_sha256(target))
+    return file_entry(target)
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:

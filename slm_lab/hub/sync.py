@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from loguru import logger
 
-from slm_lab.hub.error import NotAllowed, RemoteError, UploadFailed
-from slm_lab.hub.remote import Remote, open_remote
+from slm_lab.error import LabError
+from slm_lab.hub.remote import NotAllowed, Remote, RemoteError, open_remote
 from slm_lab.hub.transfer import push
 from slm_lab.runs.checkpoint_manifest import MANIFEST
 
@@ -30,6 +30,16 @@ RETRY_SECONDS = (10.0, 60.0)  # before the last push is tried again
 FINISH_SECONDS = 3600.0  # for the last push; a connection may hang for ever
 
 T = TypeVar("T")
+
+
+class UploadFailed(LabError):
+    """A run ended well but could not be uploaded; `metrics` is its result."""
+
+    exit_code = 1
+
+    def __init__(self, text: str, metrics: Any) -> None:
+        self.metrics = metrics
+        super().__init__(text)
 
 
 class Sync:
@@ -88,8 +98,7 @@ class Sync:
     def _push(self) -> bool:
         try:
             transfer = push(self._remote, self._run_dir)
-        except Exception as error:
-            # Whatever failed, the run must go on.
+        except Exception as error:  # whatever failed, the run must go on
             self.error = error
             if not self._failures:
                 logger.error(f"Upload failed. {type(error).__name__}: {error} {self._fix()}")

@@ -13,14 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 
-from slm_lab.hub.error import RemoteError
-from slm_lab.hub.names import check_folder
-from slm_lab.hub.remote import Remote, RemoteFile, file_sha256
-from slm_lab.hub.run_manifest import MAX_BYTES, RunManifest, known_manifest, read_run_manifest
-from slm_lab.hub.snapshot import Snapshot, take_snapshot
+from slm_lab.hub.manifest import (
+    MAX_BYTES,
+    check_folder,
+    known_files,
+    manifest_bytes,
+    read_run_manifest,
+)
+from slm_lab.hub.remote import Remote, RemoteError, RemoteFile, file_entry, listed
+from slm_lab.hub.snapshot import take_snapshot
 from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry
 from slm_lab.runs.files import check_no_links, make_folder, write_atomic
 from slm_lab.runs.lock import locked
@@ -68,37 +73,42 @@ def push(
 
     Refused if the remote holds files that were never here: they would be lost. `force` sends all.
     """
-    run_dir = _run_folder(run_dir)
+    with _explained(run_dir.name):
+        spec_files(run_dir)
+    run_dir = run_dir.resolve()
     name = run_dir.name
+    check_folder(name)
     scratch = run_dir.parent / SCRATCH / "push" / name
     remote.check_upload()
     with _explained(name), _turn(run_dir.parent, name):
         there = remote.files(name)
         ours = [run_dir / MANIFEST, scratch / MANIFEST]  # as last shared, and as last tried
         is_ours = not there or any(there[MANIFEST].is_same(p) for p in ours if MANIFEST in there)
-        known = known_manifest(run_dir)
+        known = known_files(run_dir)
         make_folder(run_dir.parent, scratch.parent)
         snapshot = take_snapshot(run_dir, scratch)
-        changed = _changed(snapshot, there)
-        if not is_ours and not force:
-            _refuse_to_lose(remote, name, snapshot, there)
-        gone = [file for file in (known.files if known else ()) if file in there]
-        gone = [file for file in gone if file not in snapshot.manifest.files]
+        changed = {
+            file: entry
+            for file, entry in snapshot.files.items()
+            if file not in there or not there[file].is_same(snapshot.folder / file, entry)
+        }
+        lost = [file for file in there if file in changed and file != MANIFEST]
+        if lost and not is_ours and not force:
+            raise RemoteError(
+                f"{name}: {remote.label} holds another state than was last pushed or pulled here "
+                f"({_some(lost)}). See it with `slm-lab pull {name} -d elsewhere`, or replace it "
+                "with --force."
+            )
+        gone = [file for file in known if file in there and file not in snapshot.files]
         if changed or gone:
             total = sum(entry.size for entry in changed.values())
-            remote.upload(
-                name,
-                {file: snapshot.folder / file for file in changed},
-                gone,
-                f"slm-lab push {name}",
-                _counter(total, progress),
-            )
+            sources = {file: snapshot.folder / file for file in changed}
+            remote.upload(name, sources, gone, _counter(total, progress))
         write_atomic(run_dir, run_dir / MANIFEST, (snapshot.folder / MANIFEST).read_bytes())
         shutil.rmtree(scratch, ignore_errors=True)
-    same = len(snapshot.manifest.files) - len(changed.keys() - {MANIFEST})
-    sent = {file: entry for file, entry in changed.items() if file != MANIFEST}
-    size = sum(entry.size for entry in sent.values())
-    return Transfer(len(sent), size, same, len(gone), damaged=snapshot.left_out)
+    sizes = [entry.size for file, entry in changed.items() if file != MANIFEST]
+    same = len(snapshot.files) - 1 - len(sizes)  # without the manifest
+    return Transfer(len(sizes), sum(sizes), same, len(gone), damaged=snapshot.left_out)
 
 
 def pull(
@@ -119,7 +129,7 @@ def pull(
     scratch = data_dir / SCRATCH / "pull" / folder
     arrived, unfinished = scratch / "files", scratch / "unfinished"
     with _explained(folder), _turn(data_dir, folder):
-        _refuse_links(data_dir, folder)
+        _refuse_links(target)
         there = remote.files(folder)
         if not there:
             raise RemoteError(
@@ -129,37 +139,36 @@ def pull(
         check_no_links(scratch)
         manifest = _fetch_manifest(remote, folder, there, arrived, unfinished)
         wanted = _wanted(folder, there, manifest)
-        missing = {f: r for f, r in wanted.items() if not _is_here(target / f, r, manifest, f)}
-        known = known_manifest(target)
+        # The listing may have a git SHA-1 where the manifest has a SHA-256.
+        expected = there if manifest is None else {f: listed(e) for f, e in manifest.items()}
+        missing = {f: r for f, r in wanted.items() if not expected[f].is_same(target / f)}
+        known = known_files(target)
         if not force:
             _refuse_to_overwrite(target, missing, known)
-        _check_space(data_dir, sum(file.size for file in missing.values()))
-        count = _counter(sum(file.size for file in missing.values()), progress)
+        total = sum(file.size for file in missing.values())
+        _check_space(data_dir, total)
+        count = _counter(total, progress)
 
-        def fetch(item: tuple[str, RemoteFile]) -> None:
-            name, file = item
+        def fetch(name: str) -> None:
             path = arrived / name
             make_folder(data_dir, path.parent)
-            if not _is_here(path, file, manifest, name):
-                remote.download(folder, name, file, path, unfinished)
-                _check_arrival(folder, path, name, file, manifest)
-            count(file.size)
+            if not expected[name].is_same(path):
+                _download(remote, folder, name, there[name], expected[name], path, unfinished)
+            count(there[name].size)
 
-        _in_parallel(fetch, list(missing.items()))
-        removed = _stale(target, known, wanted)
-        if manifest is None:
-            manifest = _manifest_of(wanted, arrived, target)
-        write_atomic(data_dir, arrived / MANIFEST, manifest.to_bytes())
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(fetch, missing))  # the first failure cancels all that has not begun
+        gone = [file for file in known if file not in wanted]  # those changed here stay
+        removed = [file for file in gone if _is_unchanged(target, file, known)]
+        if manifest is None:  # by which later changes are found
+            places = {f: arrived / f if f in missing else target / f for f in wanted}
+            manifest = {name: file_entry(path) for name, path in places.items()}
+        write_atomic(data_dir, arrived / MANIFEST, manifest_bytes(manifest))
         _remove_others(arrived, {*missing, MANIFEST})  # of an earlier attempt
         _put_in_place(arrived, target, [*missing, MANIFEST], removed)
         shutil.rmtree(scratch, ignore_errors=True)
-    return Transfer(
-        len(missing),
-        sum(file.size for file in missing.values()),
-        len(wanted) - len(missing),
-        len(removed),
-        skipped=tuple(sorted(there.keys() - wanted.keys() - {MANIFEST})),
-    )
+    same, skipped = len(wanted) - len(missing), there.keys() - wanted.keys() - {MANIFEST}
+    return Transfer(len(missing), total, same, len(removed), skipped=tuple(sorted(skipped)))
 
 
 def human_bytes(count: int) -> str:
@@ -171,48 +180,7 @@ def human_bytes(count: int) -> str:
     return f"{size:.2f} GB"
 
 
-# Pushing
-
-
-def _run_folder(path: Path) -> Path:
-    try:
-        spec_files(path)
-    except RunFolderError as error:
-        raise RemoteError(str(error)) from None
-    run_dir = path.resolve()
-    check_folder(run_dir.name)
-    return run_dir
-
-
-def _changed(snapshot: Snapshot, there: Mapping[str, RemoteFile]) -> dict[str, FileEntry]:
-    return {
-        name: entry
-        for name, entry in snapshot.entries.items()
-        if name not in there or not there[name].is_same(snapshot.folder / name, entry)
-    }
-
-
-def _refuse_to_lose(
-    remote: Remote, name: str, snapshot: Snapshot, there: Mapping[str, RemoteFile]
-) -> None:
-    """Refuse to replace files that were not pushed from here, unless they are the same."""
-    entries = snapshot.entries
-    lost = [
-        file
-        for file, remote_file in there.items()
-        if file != MANIFEST
-        and file in entries
-        and not remote_file.is_same(snapshot.folder / file, entries[file])
-    ]
-    if lost:
-        raise RemoteError(
-            f"{name}: {remote.label} holds another state than was last pushed or pulled here "
-            f"({_some(lost)}). See it with `slm-lab pull {name} -d elsewhere`, or replace it with "
-            "--force."
-        )
-
-
-# Pulling
+# Steps of a pull
 
 
 def _fetch_manifest(
@@ -221,7 +189,7 @@ def _fetch_manifest(
     there: Mapping[str, RemoteFile],
     arrived: Path,
     unfinished: Path,
-) -> RunManifest | None:
+) -> dict[str, FileEntry] | None:
     """Fetch the manifest; None if the folder was shared without one, as by the original."""
     if MANIFEST not in there:
         return None
@@ -229,67 +197,41 @@ def _fetch_manifest(
     if file.size > MAX_BYTES:
         raise RemoteError(f"{folder}: its {MANIFEST} has {file.size:,} bytes. Refused.")
     arrived.mkdir(exist_ok=True)
-    remote.download(folder, MANIFEST, file, path, unfinished)
-    _check_arrival(folder, path, MANIFEST, file, None)
+    _download(remote, folder, MANIFEST, file, file, path, unfinished)
     return read_run_manifest(path, folder)
 
 
 def _wanted(
-    folder: str, there: Mapping[str, RemoteFile], manifest: RunManifest | None
+    folder: str, there: Mapping[str, RemoteFile], manifest: Mapping[str, FileEntry] | None
 ) -> dict[str, RemoteFile]:
     """The files to fetch: those of the manifest, which must agree with the listing.
 
     A name with a part that begins with a dot is left out: `.env` and `.git` steer programs.
     """
-    if manifest is None:
-        return {name: file for name, file in there.items() if not _is_hidden(name)}
-    for name, entry in manifest.files.items():
+    for name, entry in (manifest or {}).items():
         file = there.get(name)
-        if file is None or file.size != entry.size or not _agrees(file, entry):
+        if file is None or not file.may_be(entry):
             found = "is missing" if file is None else "is another than its manifest says"
             raise RemoteError(
                 f"{folder}: {name} {found}. It is being pushed at this moment, or was damaged: "
                 "try again, or have it pushed again."
             )
-    return {name: there[name] for name in manifest.files if not _is_hidden(name)}
+    names = there if manifest is None else manifest
+    hidden = {name for name in names if any(part.startswith(".") for part in name.split("/"))}
+    return {name: there[name] for name in names if name not in hidden}
 
 
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
-
-
-def _agrees(file: RemoteFile, entry: FileEntry) -> bool:
-    return len(file.oid) != len(entry.sha256) or file.oid == entry.sha256
-
-
-def _is_here(path: Path, file: RemoteFile, manifest: RunManifest | None, name: str) -> bool:
-    if manifest is None:
-        return _is_plain(path) and file.is_same(path)
-    return _has_content(path, manifest.files[name])
-
-
-def _is_unchanged(target: Path, name: str, known: RunManifest | None) -> bool:
-    entry = known.files.get(name) if known else None
-    return entry is not None and _has_content(target / name, entry)
-
-
-def _has_content(path: Path, entry: FileEntry) -> bool:
-    return (
-        _is_plain(path) and path.stat().st_size == entry.size and file_sha256(path) == entry.sha256
-    )
-
-
-def _is_plain(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
-
-
-def _check_arrival(
-    folder: str, path: Path, name: str, file: RemoteFile, manifest: RunManifest | None
+def _download(
+    remote: Remote,
+    folder: str,
+    name: str,
+    file: RemoteFile,
+    expected: RemoteFile,
+    path: Path,
+    unfinished: Path,
 ) -> None:
-    is_good = file.is_same(path)
-    if is_good and manifest is not None:
-        is_good = file_sha256(path) == manifest.files[name].sha256
-    if not is_good:
+    remote.download(folder, name, file, path, unfinished)
+    if not (file.is_same(path) and expected.is_same(path)):
         size = path.stat().st_size if path.is_file() else 0
         path.unlink(missing_ok=True)
         raise RemoteError(
@@ -298,8 +240,12 @@ def _check_arrival(
         )
 
 
+def _is_unchanged(target: Path, name: str, known: Mapping[str, FileEntry]) -> bool:
+    return name in known and listed(known[name]).is_same(target / name)
+
+
 def _refuse_to_overwrite(
-    target: Path, missing: Mapping[str, RemoteFile], known: RunManifest | None
+    target: Path, missing: Mapping[str, RemoteFile], known: Mapping[str, FileEntry]
 ) -> None:
     changed = [
         name
@@ -314,23 +260,12 @@ def _refuse_to_overwrite(
         )
 
 
-def _stale(target: Path, known: RunManifest | None, wanted: Mapping[str, RemoteFile]) -> list[str]:
-    """Unchanged files of an earlier pull that are no longer part of the run."""
-    return [
-        name
-        for name in (known.files if known else ())
-        if name not in wanted and _is_unchanged(target, name, known)
-    ]
-
-
-def _refuse_links(data_dir: Path, folder: str) -> None:
+def _refuse_links(target: Path) -> None:
     """Refuse links in the target, also in `wandb`: a pull would write through them."""
-    target = data_dir / folder
-    links = [target] if target.is_symlink() else []
-    for parent, folders, names in os.walk(target) if not links else ():
-        links += [path for n in (*folders, *names) if (path := Path(parent, n)).is_symlink()]
-    if links:
-        raise RemoteError(f"{links[0]}: is a link, and is not written through. Remove it first.")
+    below = (Path(parent, n) for parent, *names in os.walk(target) for n in chain(*names))
+    for path in chain([target], below):
+        if path.is_symlink():
+            raise RemoteError(f"{path}: is a link, and is not written through. Remove it first.")
 
 
 def _check_space(data_dir: Path, needed: int) -> None:
@@ -340,15 +275,6 @@ def _check_space(data_dir: Path, needed: int) -> None:
             f"{data_dir}: {human_bytes(needed)} to fetch, {human_bytes(free)} free. "
             "Make room, or give another disk with -d FOLDER."
         )
-
-
-def _manifest_of(wanted: Mapping[str, RemoteFile], arrived: Path, target: Path) -> RunManifest:
-    """Manifest for a folder that came without one, by which later changes are found."""
-    files = {}
-    for name in wanted:
-        path = arrived / name if (arrived / name).is_file() else target / name
-        files[name] = FileEntry(path.stat().st_size, file_sha256(path))
-    return RunManifest(files)
 
 
 def _remove_others(folder: Path, keep: set[str]) -> None:
@@ -382,18 +308,6 @@ def _turn(data_dir: Path, name: str) -> AbstractContextManager[None]:
     """Lock for one push or pull of a folder at a time; a link instead of `.hub` is refused."""
     path = data_dir / SCRATCH / "lock" / name
     return locked(path, f"{name} (a push or pull)", folder=data_dir)
-
-
-def _in_parallel(
-    work: Callable[[tuple[str, RemoteFile]], None], items: list[tuple[str, RemoteFile]]
-) -> None:
-    """Do the work in threads; the first failure cancels all that has not begun."""
-    pool = ThreadPoolExecutor(THREADS)
-    try:
-        for future in [pool.submit(work, item) for item in items]:
-            future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _counter(total: int, progress: Progress | None) -> Callable[[int], None]:

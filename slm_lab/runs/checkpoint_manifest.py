@@ -83,6 +83,16 @@ def read_manifest(folder: Path, *, run_dir: Path | None = None) -> CheckpointMan
     `check_file` checks a checksum: reading all files takes a while. `run_dir` is the run folder of
     the checkpoint, if known.
     """
+    manifest = load_manifest(folder, run_dir=run_dir)
+    for name, entry in manifest.files.items():
+        actual = _regular_size(folder / name)
+        if actual != entry.size:
+            raise CheckpointError(folder / name, f"has {actual:,} bytes, expected {entry.size:,}")
+    return manifest
+
+
+def load_manifest(folder: Path, *, run_dir: Path | None = None) -> CheckpointManifest:
+    """Read the manifest of a checkpoint, and check it but for the files that it names."""
     path = folder / MANIFEST
     try:
         data = read_bytes(run_dir or folder, path, MAX_MANIFEST_BYTES)
@@ -96,12 +106,9 @@ def read_manifest(folder: Path, *, run_dir: Path | None = None) -> CheckpointMan
         found = f"found schema {content.get('schema')!r:.20}, this version reads {SCHEMA}"
         raise CheckpointError(path, f"{found}. Resume with the version of slm-lab that wrote it.")
     manifest = _build(content, path)
-    for name, entry in manifest.files.items():
+    for name in manifest.files:
         if not is_plain_name(name):
             raise CheckpointError(path, f"names {name!r:.80}, which is no file of its folder")
-        actual = _regular_size(folder / name)
-        if actual != entry.size:
-            raise CheckpointError(folder / name, f"has {actual:,} bytes, expected {entry.size:,}")
     return manifest
 
 
@@ -146,14 +153,18 @@ def _build(content: dict[str, Any], path: Path) -> CheckpointManifest:
             counters={str(k): int(v) for k, v in content["counters"].items()},
             finished=bool(content["finished"]),
             saved_at=str(content["saved_at"]),
-            files={
-                name: FileEntry(int(entry["size"]), str(entry["sha256"]))
-                for name, entry in content["files"].items()
-            },
+            files=file_entries(content["files"]),
             schema=int(content["schema"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(path, f"is no manifest ({error!r:.100})") from None
+
+
+def file_entries(files: Mapping[str, Any]) -> dict[str, FileEntry]:
+    """Entries of a manifest by name, from its JSON."""
+    return {
+        name: FileEntry(int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()
+    }
 
 
 def sealed(content: Mapping[str, Any]) -> bytes:

@@ -10,8 +10,7 @@ import pytest
 
 from slm_lab.hub import directory
 from slm_lab.hub.directory import DirectoryRemote
-from slm_lab.hub.error import NotAllowed, RemoteError
-from slm_lab.hub.remote import open_remote
+from slm_lab.hub.remote import NotAllowed, RemoteError, open_remote
 from slm_lab.hub.transfer import pull, push
 from slm_lab.runs import files
 

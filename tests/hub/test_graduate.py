@@ -10,8 +10,7 @@ import pytest
 
 from slm_lab.benchmark.graduate import graduate
 from slm_lab.hub.directory import DirectoryRemote
-from slm_lab.hub.error import RemoteError
-from slm_lab.hub.remote import Remote
+from slm_lab.hub.remote import Remote, RemoteError
 from slm_lab.hub.transfer import push
 from slm_lab.spec import load_spec
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from slm_lab.hub.error import NotAllowed, RemoteError
 from slm_lab.hub.huggingface import HuggingFaceRemote
-from slm_lab.hub.remote import open_remote
+from slm_lab.hub.remote import NotAllowed, RemoteError, open_remote
 from slm_lab.hub.transfer import pull, push
 
 
@@ -268,11 +267,11 @@ def test_names_that_are_one_file_elsewhere_are_refused(
 def test_a_hostile_manifest_names_nothing_outside(
     hub: Any, remote: HuggingFaceRemote, elsewhere: Path, kit: Any
 ) -> None:
-    from slm_lab.hub.run_manifest import RunManifest
+    from slm_lab.hub.manifest import manifest_bytes
     from slm_lab.runs.checkpoint_manifest import FileEntry
 
-    manifest = RunManifest({"../../evil.txt": FileEntry(1, "0" * 64)})
-    hub.datasets[kit.REPO].put("data/evil/manifest.json", manifest.to_bytes())
+    manifest = manifest_bytes({"../../evil.txt": FileEntry(1, "0" * 64)})
+    hub.datasets[kit.REPO].put("data/evil/manifest.json", manifest)
     with pytest.raises(RemoteError, match="leads out of the folder"):
         pull(remote, "evil", elsewhere)
     hub.datasets[kit.REPO].put("data/evil/manifest.json", b'{"files": {}}')

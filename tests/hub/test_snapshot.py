@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slm_lab.hub import snapshot
-from slm_lab.hub.run_manifest import read_run_manifest
+from slm_lab.hub.manifest import read_run_manifest
 from slm_lab.hub.snapshot import take_snapshot
 from slm_lab.runs.checkpoint_manifest import MANIFEST, check_file, read_manifest
 
@@ -31,11 +31,12 @@ def test_it_holds_every_file_but_locks_and_what_is_half_written(
     kit.write_checkpoint(run_dir / SESSION / "last.writing", frame=200)
     kit.write_checkpoint(run_dir / SESSION / "last.damaged", frame=50)
     (run_dir / ".hidden").write_text("x")
-    manifest = take_snapshot(run_dir, into).manifest
+    taken = take_snapshot(run_dir, into)
     found = kit.contents(into)
-    assert found.pop(MANIFEST) == manifest.to_bytes()
+    assert taken.files.keys() == found.keys()
+    found.pop(MANIFEST)
     assert found == whole
-    assert read_run_manifest(into / MANIFEST, "x").files.keys() == whole.keys()
+    assert read_run_manifest(into / MANIFEST, "x").keys() == whole.keys()
 
 
 def test_a_checkpoint_is_taken_by_its_manifest_only(run_dir: Path, into: Path, kit: Any) -> None:
@@ -89,7 +90,7 @@ def test_a_rotation_between_the_listing_and_the_look_loses_no_checkpoint(
 
 def test_a_damaged_checkpoint_is_never_shared(run_dir: Path, into: Path) -> None:
     os.truncate(run_dir / SESSION / "last" / "tensors.safetensors", 100)
-    files = take_snapshot(run_dir, into).manifest.files
+    files = take_snapshot(run_dir, into).files
     assert not any(name.startswith(SESSION) for name in files)
 
 
@@ -101,13 +102,12 @@ def test_a_rotation_in_the_middle_does_not_mix_two_checkpoints(
     kit.write_checkpoint(session / "last.writing", frame=200)
     real, calls = snapshot._link, []
 
-    def rotate_after_the_first(handle: int, name: str, target: Path) -> int:
-        size = real(handle, name, target)
+    def rotate_after_the_first(handle: int, name: str, target: Path) -> None:
+        real(handle, name, target)
         calls.append(name)
         if len(calls) == 1:
             (session / "last").rename(session / "last-1")
             (session / "last.writing").rename(session / "last")
-        return size
 
     monkeypatch.setattr(snapshot, "_link", rotate_after_the_first)
     take_snapshot(run_dir, into)
@@ -125,13 +125,12 @@ def test_a_checkpoint_removed_while_it_is_taken_is_taken_anew(
     shutil.move(session / "next", run_dir.parent / "next")
     real, calls = snapshot._link, []
 
-    def remove_after_the_first(handle: int, name: str, target: Path) -> int:
-        size = real(handle, name, target)
+    def remove_after_the_first(handle: int, name: str, target: Path) -> None:
+        real(handle, name, target)
         calls.append(name)
         if len(calls) == 1:
             shutil.rmtree(session / "last")
             shutil.move(run_dir.parent / "next", session / "last")
-        return size
 
     monkeypatch.setattr(snapshot, "_link", remove_after_the_first)
     take_snapshot(run_dir, into)
@@ -163,7 +162,7 @@ def test_snapshots_of_a_folder_that_is_rewritten_all_the_time_are_whole(
             manifest = read_manifest(into / SESSION / "last")
             for name, entry in manifest.files.items():
                 check_file(into / SESSION / "last" / name, entry)
-            for name, entry in taken.manifest.files.items():
+            for name, entry in taken.files.items():
                 check_file(into / name, entry)
     finally:
         stop.set()
@@ -185,4 +184,4 @@ def test_where_files_cannot_be_linked_they_are_copied(
 def test_links_are_left_out(run_dir: Path, into: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (run_dir / "info" / "link").symlink_to(tmp_path / "secret")
-    assert "info/link" not in take_snapshot(run_dir, into).manifest.files
+    assert "info/link" not in take_snapshot(run_dir, into).files

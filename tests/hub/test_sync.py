@@ -18,9 +18,8 @@ from loguru import logger
 from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.api.run import run as train
 from slm_lab.hub.directory import DirectoryRemote
-from slm_lab.hub.error import UploadFailed
 from slm_lab.hub.huggingface import HuggingFaceRemote
-from slm_lab.hub.sync import Sync, run_synced
+from slm_lab.hub.sync import Sync, UploadFailed, run_synced
 from slm_lab.runs.checkpoint_manifest import read_manifest
 from slm_lab.spec import load_spec
 from slm_lab.training.options import RunOptions

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from slm_lab.hub.directory import DirectoryRemote
-from slm_lab.hub.error import RemoteError
-from slm_lab.hub.remote import Remote, file_sha256
-from slm_lab.hub.run_manifest import RunManifest
+from slm_lab.hub.manifest import manifest_bytes
+from slm_lab.hub.remote import Remote, RemoteError, file_sha256
 from slm_lab.hub.transfer import matching, pull, push
 from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry
 
@@ -122,7 +121,7 @@ def test_files_that_the_manifest_does_not_name_are_left_out_and_named(
     push(remote, run_dir)
     extra = tmp_path / "extra"
     extra.write_text("surprise")
-    remote.upload(kit.FOLDER, {"extra.pkl": extra}, [], "by hand", lambda size: None)
+    remote.upload(kit.FOLDER, {"extra.pkl": extra}, [], lambda size: None)
     assert pull(remote, kit.FOLDER, elsewhere).skipped == ("extra.pkl",)
     assert not (elsewhere / kit.FOLDER / "extra.pkl").exists()
 
@@ -143,7 +142,7 @@ def test_files_that_begin_with_a_dot_are_part_of_no_run_and_are_left_out(
         if path.is_file() and path.suffix != ".lock"
     }
     if has_manifest:
-        (folder / MANIFEST).write_bytes(RunManifest(files).to_bytes())
+        (folder / MANIFEST).write_bytes(manifest_bytes(files))
     fetched = pull(DirectoryRemote(share), kit.FOLDER, elsewhere)
     assert set(hidden) <= set(fetched.skipped)
     arrived = {
@@ -161,7 +160,7 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused_before_anything_is
     other = tmp_path / "other"
     other.write_bytes(b"!" * 5120)  # the same size
     name = "model/ppo_cartpole_t0_s0_net_model.pt"
-    remote.upload(kit.FOLDER, {name: other}, [], "tamper", lambda size: None)
+    remote.upload(kit.FOLDER, {name: other}, [], lambda size: None)
     with pytest.raises(RemoteError, match=r"net_model\.pt is another than its manifest says"):
         pull(remote, kit.FOLDER, elsewhere)
     assert not (elsewhere / kit.FOLDER).exists()
@@ -169,7 +168,7 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused_before_anything_is
 
 def test_a_missing_file_is_named(remote: Remote, run_dir: Path, elsewhere: Path, kit: Any) -> None:
     push(remote, run_dir)
-    remote.upload(kit.FOLDER, {}, ["log/ppo_cartpole_t0.log"], "lose", lambda size: None)
+    remote.upload(kit.FOLDER, {}, ["log/ppo_cartpole_t0.log"], lambda size: None)
     with pytest.raises(RemoteError, match=r"log/ppo_cartpole_t0\.log is missing"):
         pull(remote, kit.FOLDER, elsewhere)
 

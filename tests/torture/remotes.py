@@ -161,12 +161,7 @@ class Liar:
     def check_upload(self) -> None: ...
 
     def upload(
-        self,
-        folder: str,
-        files: Mapping[str, Path],
-        gone: Collection[str],
-        message: str,
-        sent: Sent,
+        self, folder: str, files: Mapping[str, Path], gone: Collection[str], sent: Sent
     ) -> None: ...
 
 

@@ -1,18 +1,66 @@
-"""Check the names in the listing of a remote, before they become file names here."""
+"""`manifest.json` of a run folder: size and SHA-256 of every shared file, with checked names.
+
+It is written by every push and pull: a file that differs from it has been changed here since. Names
+that come from a remote are checked before they become file names here.
+"""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
 
-from slm_lab.hub.error import RemoteError
-from slm_lab.runs.checkpoint_manifest import is_plain_name
+from slm_lab.hub.remote import SHA256_LENGTH, RemoteError
+from slm_lab.runs.checkpoint_manifest import (
+    MANIFEST,
+    FileEntry,
+    file_entries,
+    is_plain_name,
+    sealed,
+    unsealed,
+)
+from slm_lab.runs.files import read_bytes
+from slm_lab.spec.run_places import RUN_MANIFEST_SCHEMA as SCHEMA
 
+MAX_BYTES = 32_000_000
 MAX_FILES = 100_000
 MAX_PART_BYTES, MAX_NAME_BYTES, MAX_DEPTH = 255, 1024, 16
 # Reserved names of Windows, whatever follows the first dot.
 PORTS = (f"{port}{number}" for port in ("com", "lpt") for number in range(10))
 DEVICES = {"con", "prn", "aux", "nul", *PORTS}
+
+
+def manifest_bytes(files: Mapping[str, FileEntry]) -> bytes:
+    """The manifest of a folder with these files, which it does not list itself."""
+    entries = {name: asdict(entry) for name, entry in sorted(files.items())}
+    return sealed({"schema": SCHEMA, "files": entries})
+
+
+def read_run_manifest(path: Path, folder: str) -> dict[str, FileEntry]:
+    """Read the files that a manifest lists, and check all their names."""
+    try:
+        content = unsealed(read_bytes(path.parent, path, MAX_BYTES))
+        if content.get("schema") != SCHEMA:
+            raise ValueError(f"found schema {content.get('schema')!r:.40}, expected {SCHEMA}")
+        files = file_entries(content["files"])
+        if any(len(entry.sha256) != SHA256_LENGTH for entry in files.values()):
+            raise ValueError("holds what is no SHA-256")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RemoteError(
+            f"{folder}: its {MANIFEST} cannot be used ({error!s:.100}). "
+            "Whoever shared it should push again."
+        ) from None
+    check_files(folder, files)
+    return files
+
+
+def known_files(run_dir: Path) -> dict[str, FileEntry]:
+    """The files of the last push or pull; none if there was none."""
+    try:
+        return read_run_manifest(run_dir / MANIFEST, run_dir.name)
+    except RemoteError:
+        return {}
 
 
 def is_folder_name(name: str) -> bool:
