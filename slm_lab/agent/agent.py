@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from slm_lab.agent.learning.learner import Learner
 from slm_lab.agent.learning.parallel_learners import ParallelLearners
 from slm_lab.agent.memory.rollout import DeviceRolloutBuffer
+from slm_lab.agent.net.recurrent import Recurrence, RecurrentState
 from slm_lab.agent.preprocessor import Preprocessor
-from slm_lab.agent.recurrence import Recurrence, RecurrentState
 from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
 
 

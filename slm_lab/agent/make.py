@@ -13,13 +13,13 @@ from slm_lab.agent.memory.make import make_return_replay, make_rollout
 from slm_lab.agent.memory.replay import ReplayBuffer
 from slm_lab.agent.memory.return_replay import ImitationBuffer
 from slm_lab.agent.memory.rollout import DeviceRolloutBuffer, RolloutBuffer
+from slm_lab.agent.net.recurrent import recurrence_of
 from slm_lab.agent.preprocessor import (
     Preprocessor,
     RecurrentPreprocessor,
     make_obs_transform,
     make_reward_transform,
 )
-from slm_lab.agent.recurrence import recurrence_of
 from slm_lab.spec import Problem, Spec, SpecError, batches_per_call, training_start_step
 from slm_lab.spec.algorithm.base import Pace
 from slm_lab.types import Spaces

@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from slm_lab.agent.net.arc import ArcBody, TorchArcNet, build_module
-from slm_lab.agent.net.batch_renorm import BatchRenorm1d
+from slm_lab.agent.net.layers import BatchRenorm1d, LazyWeightNormLinear, WeightNormLinear
 from slm_lab.agent.net.make import make_net
-from slm_lab.agent.net.weight_norm import LazyWeightNormLinear, WeightNormLinear
 from slm_lab.spec import MLPNetSpec, SpecError, TorchArcNetSpec
 
 Arc = dict[str, Any]

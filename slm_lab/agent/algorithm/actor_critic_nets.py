@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from slm_lab.agent.algorithm.distribution import ActionDistribution, Distribution
 from slm_lab.agent.learning.learner import NetState, State
 from slm_lab.agent.learning.moments import RunningMoments
-from slm_lab.agent.net.bidirectional import BidirectionalNet
 from slm_lab.agent.net.init import init_head
 from slm_lab.agent.net.make import make_net
 from slm_lab.agent.net.recurrent import RecurrentNet
@@ -67,8 +66,9 @@ class ActorCriticNets:
             value_head = _heads(net)[len(dims)]
         else:
             net = make_net(actor, spaces.policy_obs_shape, dims, log_std_dim)
-            memory_at = net.memory_size if isinstance(net, RecurrentNet | BidirectionalNet) else 0
-            critic_net = make_net(critic, spaces.critic_obs_shape, (1,), memory_at=memory_at)
+            critic_net = make_net(critic, spaces.critic_obs_shape, (1,))
+            if isinstance(net, RecurrentNet) and isinstance(critic_net, RecurrentNet):
+                critic_net.memory_at = net.memory_size
             nets = {"net": (net, actor), "critic_net": (critic_net, critic)}
             value_head = _heads(critic_net)[0]
         for head in _heads(net)[: len(dims)]:

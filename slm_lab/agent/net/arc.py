@@ -15,7 +15,7 @@ on other inputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,53 +23,29 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from slm_lab.agent.net.batch_renorm import BatchRenorm1d, LazyBatchRenorm1d
-from slm_lab.agent.net.init import init_weights
-from slm_lab.agent.net.mlp import apply_tails, make_tails
-from slm_lab.agent.net.weight_norm import LazyWeightNormLinear, WeightNormLinear
+from slm_lab.agent.net import layers
+from slm_lab.agent.net.mlp import HeadedNet, Shape
 from slm_lab.spec import Problem, SpecError
 
 if TYPE_CHECKING:
     from slm_lab.spec import TorchArcNetSpec
 
-_OWN_LAYERS: dict[str, type[nn.Module]] = {
-    cls.__name__: cls
-    for cls in (BatchRenorm1d, LazyBatchRenorm1d, WeightNormLinear, LazyWeightNormLinear)
-}
 
-
-class TorchArcNet(nn.Module):
+class TorchArcNet(HeadedNet):
     """The declared body, flattened, then one Linear head per entry of `out_dims`."""
 
-    def __init__(
-        self,
-        spec: TorchArcNetSpec,
-        obs_shape: tuple[int, ...],
-        out_dims: Sequence[int],
-        log_std_dim: int | None = None,
-    ) -> None:
-        super().__init__()
+    def make_body(self, spec: TorchArcNetSpec, obs_shape: Shape) -> int:
         self._scale = 1 / 255 if spec.normalize and len(obs_shape) == 3 else None
         self.body = ArcBody(_read_arc(spec))
         # A dry run makes lazy layers real and tells how wide the body's output is.
         try:
             with torch.no_grad():
-                features = self.eval()._features(torch.ones(2, *obs_shape))
+                return self.eval().features(torch.ones(2, *obs_shape)).shape[1]
         except (RuntimeError, ValueError, TypeError) as error:
             fault = f"cannot read observations of shape {obs_shape}: {error}"
             raise _refuse("graph", fault) from error
-        self.tails = make_tails(features.shape[1], out_dims, spec.out_layer_activation)
-        init_weights(self, spec.init_fn, spec.hid_layers_activation)
-        if log_std_dim is not None:
-            self.log_std = nn.Parameter(torch.full((log_std_dim,), float(spec.log_std_init or 0.0)))
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
-        outputs = apply_tails(self.tails, self._features(obs))
-        if hasattr(self, "log_std"):
-            outputs = (*outputs, self.log_std.expand(obs.shape[0], -1))
-        return outputs
-
-    def _features(self, obs: Tensor) -> Tensor:
+    def features(self, obs: Tensor) -> Tensor:
         x = obs.float() if self._scale is None else obs.float() * self._scale
         output = self.body(x)
         if isinstance(output, Mapping):
@@ -96,30 +72,20 @@ class ArcBody(nn.ModuleDict):
         nodes = graph.get("modules")
         if not isinstance(nodes, Mapping) or not nodes:
             raise _refuse("graph.modules", "expected a mapping of modules to what they read")
-        inputs = graph.get("input", "x")
-        _check_names(inputs, "graph.input")
-        self._inputs = _names_read(inputs)
+        self._inputs = _names_read(graph.get("input", "x"), "graph.input")
         self._nodes = dict(nodes)
         self._output = graph.get("output") or list(self._nodes)[-1]
         known = set(self._inputs)
         for node, reads in self._nodes.items():
+            path = f"graph.modules.{node}"
             if node.split("~")[0] not in modules:
-                raise _refuse(
-                    f"graph.modules.{node}", f"no such module; there are {', '.join(modules)}"
-                )
-            _check_names(reads, f"graph.modules.{node}")
-            unknown = set(_names_read(reads)) - known
-            if unknown:
-                raise _refuse(
-                    f"graph.modules.{node}", f"reads {', '.join(sorted(unknown))} before it exists"
-                )
+                raise _refuse(path, f"no such module; there are {', '.join(modules)}")
+            if unknown := set(_names_read(reads, path)) - known:
+                raise _refuse(path, f"reads {', '.join(sorted(unknown))} before it exists")
             known.add(node)
-        _check_names(self._output, "graph.output")
-        missing = set(_names_read(self._output)) - known
-        if missing:
-            raise _refuse(
-                "graph.output", f"names {', '.join(sorted(missing))}, which nothing makes"
-            )
+        if missing := set(_names_read(self._output, "graph.output")) - known:
+            names = ", ".join(sorted(missing))
+            raise _refuse("graph.output", f"names {names}, which nothing makes")
 
     def forward(self, *inputs: Tensor) -> Any:
         if len(inputs) != len(self._inputs):
@@ -154,11 +120,10 @@ def build_module(module: Any, path: str) -> nn.Module:
 
 
 def _layer(name: str, arguments: Any, path: str) -> nn.Module:
-    layer_class = _OWN_LAYERS.get(name) or getattr(nn, name, None)
+    layer_class = layers.OWN_LAYERS.get(name) or getattr(nn, name, None)
     if not (isinstance(layer_class, type) and issubclass(layer_class, nn.Module)):
-        raise _refuse(
-            path, f"{name} is no layer of torch.nn. Names are exact, as in LazyLinear, ReLU"
-        )
+        fault = f"{name} is no layer of torch.nn. Names are exact, as in LazyLinear, ReLU"
+        raise _refuse(path, fault)
     try:
         if isinstance(arguments, list | tuple):
             return layer_class(*arguments)
@@ -188,24 +153,20 @@ def _compact_layers(compact: Any, path: str) -> list[nn.Module]:
 
 def _chain(names: list[str]) -> dict[str, Any]:
     """Without a graph, modules run one after the other."""
-    reads = ["x", *names]
-    return {
-        "input": "x",
-        "modules": {n: [reads[i]] for i, n in enumerate(names)},
-        "output": names[-1],
-    }
+    reads = zip(names, ["x", *names], strict=False)
+    return {"input": "x", "modules": {name: [read] for name, read in reads}, "output": names[-1]}
 
 
-def _names_read(reads: Any) -> list[str]:
+def _names_read(reads: Any, path: str = "graph") -> list[str]:
+    """The names in a part of a graph: one, or a list or mapping of them."""
+    names = reads
     if isinstance(reads, str):
-        return [reads]
-    return list(reads.values()) if isinstance(reads, Mapping) else list(reads)
-
-
-def _check_names(reads: Any, path: str) -> None:
-    is_known_form = isinstance(reads, str | list | tuple | Mapping)
-    if not is_known_form or not all(isinstance(name, str) for name in _names_read(reads)):
+        names = [reads]
+    elif isinstance(reads, Mapping):
+        names = list(reads.values())
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise _refuse(path, f"found {reads!r:.80}; expected a name, or a list or mapping of names")
+    return list(names)
 
 
 def _read_arc(spec: TorchArcNetSpec) -> Mapping[str, Any]:
@@ -217,9 +178,8 @@ def _read_arc(spec: TorchArcNetSpec) -> Mapping[str, Any]:
             raise OSError("no such file")
         arc = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise SpecError(
-            [Problem("agent.net.arc_file", f"{path} cannot be read: {error}")]
-        ) from error
+        problem = Problem("agent.net.arc_file", f"{path} cannot be read: {error}")
+        raise SpecError([problem]) from error
     if not isinstance(arc, Mapping):
         raise SpecError([Problem("agent.net.arc_file", f"{path} holds no mapping with modules")])
     inner: Mapping[str, Any] = arc.get("arc", arc)

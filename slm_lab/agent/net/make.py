@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -16,15 +15,9 @@ if TYPE_CHECKING:
 def make_net(
     spec: NetSpec,
     obs_shape: tuple[int, ...],
-    out_dims: Sequence[int],
+    out_dims: tuple[int, ...],
     log_std_dim: int | None = None,
-    memory_at: int = 0,
 ) -> nn.Module:
-    """The module of a net with one head per entry of `out_dims`.
-
-    Recurrent nets may share rows: `memory_at` is where the memory of this one begins.
-    """
-    build = NETS[spec.type].load()
-    shared = {} if spec.sequence_length is None else {"memory_at": memory_at}
-    net: nn.Module = build(spec, obs_shape, out_dims, log_std_dim, **shared)
+    """The module of a net with one head per entry of `out_dims`."""
+    net: nn.Module = NETS[spec.type].load()(spec, obs_shape, out_dims, log_std_dim)
     return net

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,114 +13,122 @@ from slm_lab.agent.net.init import init_weights, make_activation
 from slm_lab.spec import Problem, SpecError
 
 if TYPE_CHECKING:
-    from slm_lab.spec import DuelingMLPNetSpec, MLPNetSpec
+    from slm_lab.spec import DuelingMLPNetSpec, MLPNetSpec, NetSpec
+
+Shape = tuple[int, ...]
 
 
-class MLPNet(nn.Module):
-    """Body of Linear layers, then one Linear per entry of `out_dims`.
+class HeadedNet(nn.Module):
+    """A body, then one Linear per entry of `out_dims`.
 
-    With `log_std_dim` the net also owns a free `log_std` vector, returned as a last output
-    broadcast over the batch.
+    `make_body` builds the body and returns the width of what `features` computes with it. With
+    `log_std_dim` the net also owns a free `log_std` vector, returned as a last output broadcast
+    over the batch.
     """
 
     def __init__(
-        self,
-        spec: MLPNetSpec,
-        obs_shape: tuple[int, ...],
-        out_dims: Sequence[int],
-        log_std_dim: int | None = None,
+        self, spec: NetSpec, obs_shape: Shape, out_dims: Shape, log_std_dim: int | None = None
     ) -> None:
         super().__init__()
-        in_dim = math.prod(obs_shape)
-        self.model = nn.Sequential(*body_layers(spec, in_dim))
-        features = spec.hid_layers[-1] if spec.hid_layers else in_dim
-        self.tails = make_tails(features, out_dims, spec.out_layer_activation)
+        width = self.make_body(spec, obs_shape)
+        self.make_heads(width, out_dims, spec.out_layer_activation)
         init_weights(self, spec.init_fn, spec.hid_layers_activation)
         if log_std_dim is not None:
             self.log_std = nn.Parameter(torch.full((log_std_dim,), float(spec.log_std_init or 0.0)))
 
+    def make_body(self, spec: Any, obs_shape: Shape) -> int:
+        raise NotImplementedError
+
+    def features(self, obs: Tensor) -> Tensor:
+        raise NotImplementedError
+
     def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
         """obs [N, *obs_shape] -> one [N, out_dim] per head."""
-        features = self.model(obs.flatten(1).float())
-        outputs = apply_tails(self.tails, features)
+        features = self.features(obs)
+        outputs = self.heads(features)
         if hasattr(self, "log_std"):
-            outputs = (*outputs, self.log_std.expand(obs.shape[0], -1))
+            outputs = (*outputs, self.log_std.expand(features.shape[0], -1))
         return outputs
 
+    def make_heads(
+        self, width: int, out_dims: Shape, activation: str | Sequence[str | None] | None
+    ) -> None:
+        """One head is a Sequential, several a list of them, as in existing checkpoints."""
+        if activation is None or isinstance(activation, str):
+            activation = [activation] * len(out_dims)
+        if len(activation) != len(out_dims):
+            fix = (
+                f"found {len(activation)} for a net with {len(out_dims)} head(s); give one per "
+                "head. Where actor and critic differ: actor_out_layer_activation, "
+                "critic_out_layer_activation."
+            )
+            raise SpecError([Problem("agent.net.out_layer_activation", fix)])
+        heads = [nn.Sequential(nn.Linear(width, out_dim)) for out_dim in out_dims]
+        for head, name in zip(heads, activation, strict=True):
+            if name is not None:
+                head.append(make_activation(name))
+        self.tails = heads[0] if len(heads) == 1 else nn.ModuleList(heads)
 
-class DuelingMLPNet(nn.Module):
+    def heads(self, features: Tensor) -> tuple[Tensor, ...]:
+        if isinstance(self.tails, nn.ModuleList):
+            return tuple(head(features) for head in self.tails)
+        return (self.tails(features),)
+
+
+class DuelingNet(HeadedNet):
     """Q = V + A - mean A: one stream for the state, one for the actions (Wang et al. 2016)."""
 
-    def __init__(
-        self,
-        spec: DuelingMLPNetSpec,
-        obs_shape: tuple[int, ...],
-        out_dims: Sequence[int],
-        log_std_dim: int | None = None,
-    ) -> None:
-        super().__init__()
+    def make_heads(self, width: int, out_dims: Shape, activation: object) -> None:
         if len(out_dims) != 1:
-            problem = Problem(
-                "agent.net.type", "a dueling net has one head of Q values. Use MLPNet."
-            )
-            raise SpecError([problem])
-        in_dim = math.prod(obs_shape)
-        self.model_body = nn.Sequential(*body_layers(spec, in_dim))
-        features = spec.hid_layers[-1] if spec.hid_layers else in_dim
-        self.v = nn.Linear(features, 1)
-        self.adv = nn.Linear(features, out_dims[0])
-        init_weights(self, spec.init_fn, spec.hid_layers_activation)
+            fix = "a dueling net has one head of Q values. Use MLPNet or ConvNet."
+            raise SpecError([Problem("agent.net.type", fix)])
+        self.v = nn.Linear(width, 1)
+        self.adv = nn.Linear(width, out_dims[0])
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
-        features = self.model_body(obs.flatten(1).float())
-        return (dueling(self.v(features), self.adv(features)),)
+    def heads(self, features: Tensor) -> tuple[Tensor, ...]:
+        """Eq. 9, from value [N, 1] and advantage [N, A]."""
+        value, advantage = self.v(features), self.adv(features)
+        return (value + advantage - advantage.mean(-1, keepdim=True),)
 
 
-def body_layers(spec: MLPNetSpec | DuelingMLPNetSpec, in_dim: int) -> list[nn.Module]:
+class MLPNet(HeadedNet):
+    """Body of Linear layers on a flat vector."""
+
+    def make_body(self, spec: MLPNetSpec, obs_shape: Shape) -> int:
+        self.model = _body(spec, math.prod(obs_shape))
+        return spec.hid_layers[-1] if spec.hid_layers else math.prod(obs_shape)
+
+    def features(self, obs: Tensor) -> Tensor:
+        features: Tensor = self.model(obs.flatten(1).float())
+        return features
+
+
+class DuelingMLPNet(DuelingNet):
+    """MLPNet with a value and an advantage stream instead of heads."""
+
+    def make_body(self, spec: DuelingMLPNetSpec, obs_shape: Shape) -> int:
+        self.model_body = _body(spec, math.prod(obs_shape))
+        return spec.hid_layers[-1] if spec.hid_layers else math.prod(obs_shape)
+
+    def features(self, obs: Tensor) -> Tensor:
+        features: Tensor = self.model_body(obs.flatten(1).float())
+        return features
+
+
+def _body(spec: MLPNetSpec | DuelingMLPNetSpec, in_dim: int) -> nn.Sequential:
+    norm = nn.BatchNorm1d if spec.batch_norm else nn.LayerNorm if spec.layer_norm else None
+    return linear_layers(in_dim, spec.hid_layers, spec.hid_layers_activation, norm)
+
+
+def linear_layers(
+    in_dim: int, widths: Shape, activation: str, norm: Callable[[int], nn.Module] | None = None
+) -> nn.Sequential:
+    """Linear layers of these widths, each followed by its norm, if there is one, and activation."""
     layers: list[nn.Module] = []
-    for width in spec.hid_layers:
+    for width in widths:
         layers.append(nn.Linear(in_dim, width))
-        if spec.batch_norm:
-            layers.append(nn.BatchNorm1d(width))
-        elif spec.layer_norm:
-            layers.append(nn.LayerNorm(width))
-        layers.append(make_activation(spec.hid_layers_activation))
+        if norm is not None:
+            layers.append(norm(width))
+        layers.append(make_activation(activation))
         in_dim = width
-    return layers
-
-
-def make_tails(
-    in_dim: int, out_dims: Sequence[int], activation: str | Sequence[str | None] | None
-) -> nn.Module:
-    """Build heads; one is a Sequential, several a list of them, as in existing checkpoints."""
-    names = (
-        [activation] * len(out_dims)
-        if activation is None or isinstance(activation, str)
-        else activation
-    )
-    if len(names) != len(out_dims):
-        fix = (
-            f"found {len(names)} for a net with {len(out_dims)} head(s); give one per head. Where "
-            "actor and critic differ: actor_out_layer_activation, critic_out_layer_activation."
-        )
-        raise SpecError([Problem("agent.net.out_layer_activation", fix)])
-    heads = [_head(in_dim, out_dim, name) for out_dim, name in zip(out_dims, names, strict=True)]
-    return heads[0] if len(heads) == 1 else nn.ModuleList(heads)
-
-
-def apply_tails(tails: nn.Module, features: Tensor) -> tuple[Tensor, ...]:
-    if isinstance(tails, nn.ModuleList):
-        return tuple(head(features) for head in tails)
-    return (tails(features),)
-
-
-def dueling(value: Tensor, advantage: Tensor) -> Tensor:
-    """Q = V + A - mean A (Wang et al. 2016, eq. 9). value [N, 1], advantage [N, A]."""
-    return value + advantage - advantage.mean(-1, keepdim=True)
-
-
-def _head(in_dim: int, out_dim: int, activation: str | None) -> nn.Sequential:
-    head = nn.Sequential(nn.Linear(in_dim, out_dim))
-    if activation is not None:
-        head.append(make_activation(activation))
-    return head
+    return nn.Sequential(*layers)

@@ -188,5 +188,5 @@ class NetInfo(Record[NetSpec]):
     """Record of a net: all that other packages ask about it.
 
     `implementation` names what is called with (spec, obs_shape, out_dims, log_std_dim) and returns
-    the module; a recurrent one also takes `memory_at`.
+    the module.
     """

@@ -37,7 +37,7 @@ RECORDS = (
     NetInfo(
         "RecurrentNet",
         RecurrentNetSpec,
-        "slm_lab.agent.net.bidirectional:make_recurrent_net",
+        "slm_lab.agent.net.recurrent:make_recurrent_net",
         order=50,
     ),
 )

@@ -1,4 +1,4 @@
-"""Batch renormalisation (Ioffe 2017), plain and lazy, as CrossQ uses it."""
+"""Layers that torch.nn has not, plain and lazy: batch renormalisation, weight normalisation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 
 class BatchRenorm1d(nn.Module):
-    """Normalises by batch statistics, corrected towards the running ones.
+    """Batch renormalisation (Ioffe 2017), as CrossQ uses it.
 
+    Normalises by batch statistics, corrected towards the running ones:
     x_hat = (x - mu_batch) / sigma_batch * r + d, with r = sigma_batch / sigma_run and
     d = (mu_batch - mu_run) / sigma_run, both clamped and without gradient. The clamps open linearly
     from plain batch norm (r = 1, d = 0) to (r_max, d_max) over `warmup_steps` training batches. In
@@ -114,3 +115,50 @@ class LazyBatchRenorm1d(LazyModuleMixin, BatchRenorm1d):
             for buffer, value in ((self.running_mean, 0.0), (self.running_var, 1.0)):
                 buffer.materialize((width,))  # type: ignore[attr-defined]
                 buffer.fill_(value)
+
+
+class WeightNormLinear(nn.Module):
+    """y = g * v x / ||v|| + b: length and direction of each row are learned apart.
+
+    Salimans & Kingma 2016.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__()
+        self.out_features = out_features
+        self.direction = nn.Parameter(torch.empty(out_features, in_features))
+        self.length = nn.Parameter(torch.ones(out_features))
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+        if in_features:
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.kaiming_uniform_(self.direction, a=5**0.5)
+        with torch.no_grad():
+            self.length.copy_(self.direction.norm(dim=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        norm = self.direction.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        weight = self.direction * (self.length.unsqueeze(1) / norm)
+        return nn.functional.linear(x, weight, self.bias)
+
+
+class LazyWeightNormLinear(LazyModuleMixin, WeightNormLinear):
+    """WeightNormLinear that learns its input width from the first input."""
+
+    cls_to_become = WeightNormLinear
+
+    def __init__(self, out_features: int, bias: bool = True) -> None:
+        super().__init__(0, out_features, bias)
+        self.direction = nn.UninitializedParameter()  # type: ignore[assignment]
+
+    def initialize_parameters(self, x: Tensor) -> None:
+        if self.has_uninitialized_params():
+            self.direction.materialize((self.out_features, x.shape[-1]))  # type: ignore[attr-defined]
+            self.reset_parameters()
+
+
+OWN_LAYERS: dict[str, type[nn.Module]] = {
+    cls.__name__: cls
+    for cls in (BatchRenorm1d, LazyBatchRenorm1d, WeightNormLinear, LazyWeightNormLinear)
+}
