@@ -1,10 +1,10 @@
-"""What checkpoints cost: their share of the training time, as a session itself measures it.
+"""Measure the share of the training time that checkpoints take, by a session's own clock.
 
     python perf/checkpoint_cost.py [ppo_cartpole | sac_halfcheetah] [--frames N] [--folder D]
 
 PPO CartPole is the shipped spec. SAC has the observations and actions of HalfCheetah and a replay
-of a million rows, which is filled before the clock starts: a checkpoint then carries all of it.
-The bars are 2 % and 5 %. Nothing else should run on the machine.
+of a million rows. The replay is filled before the clock starts, so that every checkpoint holds all
+of it. The limits are 2 % and 5 %. Nothing else should run on the machine.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def sac_halfcheetah(frames: int) -> Spec:
 
 
 def fill_replay(session: Session) -> None:
-    """A million rows: what they say does not matter, that they are there does."""
+    """Fill the replay with arbitrary rows, because only their number matters."""
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((1, 17), dtype=np.float32)
     action = rng.uniform(-1, 1, (1, 6)).astype(np.float32)

@@ -1,7 +1,7 @@
 """One run by Stable-Baselines3 or SBX, in an environment that holds them.
 
 Called by side_by_side.py: `python -m perf.contestant_peers sb3 '<settings as JSON>' SEED`.
-Prints one line of JSON. Only `learn` is timed, so imports and env construction are free of charge.
+Prints one line of JSON. Only `learn` is timed: imports and the making of envs do not count.
 """
 
 import importlib.metadata
@@ -63,7 +63,7 @@ def score(model: Any) -> float:
 
 
 def make_env(settings: dict[str, Any], seed: int) -> VecEnv:
-    """As the library's own examples make it; Atari games preprocessed as ours are."""
+    """Make envs as the library's own examples do; Atari games are preprocessed as ours are."""
     name, num_envs = settings["env"], settings["num_envs"]
     if not name.startswith("ALE/"):
         envs: VecEnv = make_vec_env(
@@ -91,7 +91,7 @@ def make_env(settings: dict[str, Any], seed: int) -> VecEnv:
 
 
 def make_ppo(library: str, env: VecEnv, settings: dict[str, Any], seed: int) -> Any:
-    """Same net shapes, batch sizes and coefficients.
+    """Make PPO with the net shapes, batch sizes and coefficients of our spec.
 
     Both libraries default to tanh for vectors, and to the Nature CNN of our spec for images.
     """
@@ -121,7 +121,7 @@ def make_ppo(library: str, env: VecEnv, settings: dict[str, Any], seed: int) -> 
 
 
 def make_a2c(library: str, env: VecEnv, settings: dict[str, Any], seed: int) -> Any:
-    """SB3's defaults are those of our spec: RMSprop, five steps, lambda 1."""
+    """Make A2C; SB3's defaults are those of our spec: RMSprop, five steps, lambda 1."""
     from stable_baselines3 import A2C
 
     hidden = settings["hidden"]
@@ -143,7 +143,7 @@ def make_a2c(library: str, env: VecEnv, settings: dict[str, Any], seed: int) -> 
 
 
 def make_off_policy(library: str, env: VecEnv, settings: dict[str, Any], seed: int) -> Any:
-    """Updates of `gradient_steps` minibatches after every vector step."""
+    """Make DQN, SAC or CrossQ with `gradient_steps` minibatches after every vector step."""
     name = {"SoftActorCritic": "SAC", "DQN": "DQN", "CrossQ": "CrossQ"}[settings["algorithm"]]
     if library == "sbx":
         import sbx as home

@@ -1,8 +1,8 @@
 """One run by slm_lab, as a user would start it from Python.
 
 Called by side_by_side.py: `python -m perf.contestant_slm_lab SPEC_FILE SPEC_NAME SET...`.
-Prints one line of JSON. Times come from the session's own CSV, so they hold the whole training
-loop, compilation included, but neither imports nor the plots drawn at the end.
+Prints one line of JSON. Times come from the session's own CSV. They include the whole training loop
+with its compilation, but neither imports nor the plots drawn at the end.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def seconds_of(row: dict[str, float]) -> float:
-    """Elapsed time at a row: `wall_t` is in whole seconds, `frame / fps` sharper if it agrees."""
+    """Elapsed seconds at a row: `frame / fps` if it agrees with `wall_t`, which is rounded."""
     sharp = row["frame"] / row["fps"] if row.get("fps") else row["wall_t"]
     return sharp if abs(sharp - row["wall_t"]) <= 1 else row["wall_t"]
 

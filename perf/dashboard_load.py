@@ -1,9 +1,10 @@
-"""How long the page takes on a full data folder: 300 made-up runs of 4 sessions x 1,000 rows.
+"""Measure the dashboard on a full data folder: 300 synthetic runs of 4 sessions x 1,000 rows.
 
     python -m perf.dashboard_load [--runs 300] [--rows 1000] [--sessions 4] [--no-browser]
 
-Prints the first start (nothing read yet), then what a visitor waits for: the page with all runs in
-it, the curves of one run and of 21, the news while one run grows, and the same in a browser.
+Prints the time of the first start, when nothing has been read, and then what a visitor waits for:
+the page with all runs, the curves of one run and of 21, an update while one run grows, and the same
+in a browser.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def measure(root: Path, *, with_browser: bool) -> None:
 
 
 class Client:
-    """Asks what the browser asks, over one connection."""
+    """An HTTP client that sends the requests of a browser over one connection."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -194,7 +195,7 @@ def timed(action: Callable[[], object]) -> float:
 
 
 def usual(action: Callable[[], object]) -> float:
-    """Median of a few: this machine may have other things to do."""
+    """Median of a few calls, since the machine may do other work."""
     return statistics.median(timed(action) for _ in range(REPEATS))
 
 

@@ -93,7 +93,7 @@ def main() -> None:
 
 @contextmanager
 def made_up_page() -> Iterator[str]:
-    """The address of a page on the runs above, one of which somebody holds the lock of."""
+    """Address of a page on the runs above; one of them is locked, so that it counts as running."""
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "my_lab" / "data"
         for run in RUNS:
@@ -156,7 +156,7 @@ def wait_for_curves(page: Page, count: int) -> None:
 
 
 def tick(page: Page, name: str) -> None:
-    """Select a run, or let it go."""
+    """Select a run, or unselect it."""
     row = page.locator(f"#grid .ag-row[row-id^='{name}_2026']").first
     index = row.get_attribute("row-index")
     page.locator(f"#grid .ag-row[row-index='{index}'] input[type=checkbox]").click()

@@ -4,10 +4,10 @@ Called by side_by_side.py: `python limit.py SPEC_FILE SPEC_NAME SET...`. Prints 
 the milliseconds each part takes per frame on the threads of this process, and the frames per second
 that no library computing the same products in float32 can pass.
 
-What counts as a product is not written down here but watched: one round of acting and learning runs
-eagerly under a mode that notes every product that torch is asked for. Each is then timed by itself
-on data that lies ready; copies, activations, losses, optimisers and Python are free. Small nets act
-in NumPy, which the mode does not see: their acting is free too.
+The products are recorded, not listed by hand: one round of acting and learning runs eagerly under a
+dispatch mode that notes every product torch computes. Each product is then timed by itself on data
+in memory. Copies, activations, losses, optimisers and Python count as free. Small nets act in
+NumPy, which the mode does not see, so their acting counts as free too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Call = tuple[Any, str]  # operator, arguments with tensors as shapes
 
 
 class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every product, and how to repeat it."""
+    """Dispatch mode that notes every product and how to repeat it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -63,7 +63,7 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
     def seconds(self) -> float:
-        """Of all noted products, each at its best."""
+        """Sum of the shortest time of every noted product."""
         return sum(count * best(self.repeat[call]) for call, count in self.calls.items())
 
 
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def env_seconds(env: Any) -> float:
-    """Seconds of one step of the whole batch, under random actions."""
+    """Seconds that one step of all envs takes with random actions."""
     env.reset()
     actions = [env.sample_action() for _ in range(ENV_STEPS)]
     start = time.perf_counter()

@@ -1,8 +1,8 @@
-"""Where the time of our own loop goes in a workload, once everything is compiled.
+"""Measure where the time of our own loop goes in a workload, once everything is compiled.
 
 Called by side_by_side.py: `python own_profile.py SPEC_FILE SPEC_NAME SET...`. Prints one line of
-JSON: milliseconds per frame of the env, of acting and of learning, to stand beside those of the
-machine's limit (limit.py). Half the frames of the workload, of which the first 60 % warm up.
+JSON: milliseconds per frame of the env, of acting and of learning, to compare with those of the
+machine's limit (limit.py). It runs half the frames of the workload; the first 60 % are warm-up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
         loop.run(lambda: None, 10**12, lambda: False, until=until)
 
     def advance(until: int) -> tuple[int, dict[str, float]]:
-        """To the first update after that frame, so that what is measured is whole rounds."""
+        """Run to the first update after that frame, so that whole rounds are measured."""
         run(until)
         updates = loop.clock.updates
         while loop.clock.updates == updates:

@@ -1,11 +1,11 @@
-"""The most memory that this process has held. For scripts that run as processes of their own."""
+"""Peak memory of this process, for scripts that run as processes of their own."""
 
 import resource
 from pathlib import Path
 
 
 def peak_mb() -> float:
-    """`ru_maxrss` will not do where Linux tells more: it begins with the peak of the parent."""
+    """Peak in MB, from Linux's VmHWM where there is one: `ru_maxrss` includes the parent's peak."""
     status = Path("/proc/self/status")
     if status.exists():
         fields = dict(line.split(":", 1) for line in status.read_text().splitlines())

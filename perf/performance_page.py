@@ -1,9 +1,9 @@
-"""results/*.json -> the tables and curves of docs/PERFORMANCE.md.
+"""Write the tables and curves of docs/PERFORMANCE.md from results/*.json.
 
     python -m perf.performance_page
 
-The prose of the page is written by hand; what stands between `<!-- NAME -->` and `<!-- end -->` is
-written here, from what the benchmarks measured, and is never edited.
+The prose of the page is written by hand. The parts between `<!-- NAME -->` and `<!-- end -->` are
+written by this script from what the benchmarks measured, and are never edited.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def saved(name: str) -> dict[str, Any]:
 
 
 def reports() -> dict[str, dict[str, Any]]:
-    """Results in the order of the workloads; those never run are left out."""
+    """Results in the order of the workloads, without those that were never run."""
     paths = {name: RESULTS / f"{name}.json" for name in WORKLOADS}
     return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
 
@@ -85,7 +85,7 @@ def side_by_side() -> str:
 
 
 def of(report: dict[str, Any], contestant: str, key: str) -> float | None:
-    """The median over rounds; none where a run has none."""
+    """Median over rounds; None if a round lacks the value."""
     values = [r.get(key) for r in report["results"] if r["contestant"] == contestant]
     return statistics.median(values) if values and None not in values else None
 
@@ -105,7 +105,7 @@ def per_library(report: dict[str, Any], key: str, form: str) -> str:
 
 
 def parts() -> str:
-    """Where the limit lies and where our time goes, per frame."""
+    """Table of time per frame: of the machine's limit and of our own loop, part by part."""
     lines = ["| workload | env | acting | learning | limit, frames/s |", "|---|---|---|---|---|"]
     for name, report in reports().items():
         if not report.get("limits"):  # measured before limits were

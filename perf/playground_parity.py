@@ -1,10 +1,10 @@
-"""How alike are the two back-ends of `playground/<Name>`? The tables of docs/PLAYGROUND.md.
+"""Compare the two back-ends of `playground/<Name>`, and write the table of docs/PLAYGROUND.md.
 
     python perf/playground_parity.py [NAME ...] [--jax NAME ...] [--episodes N] [--write PAGE]
 
 Each env is played with uniformly random actions, every episode to its end. On envpool: all names
 given, or all 54. On JAX: the names after `--jax` (each compiles for up to a minute, and stepping
-is slow on a CPU); for every DM Control name the sizes are compared in any case, which takes no
+is slow on a CPU). The sizes of every DM Control name are compared in any case, which needs no
 compilation. Results of names played before are kept in results/playground_parity.json.
 """
 
@@ -31,7 +31,7 @@ BEGIN, END = "<!-- parity: begin -->", "<!-- parity: end -->"
 
 @dataclass(frozen=True)
 class Played:
-    """What uniformly random actions gave."""
+    """Results of an env under uniformly random actions."""
 
     obs: int
     privileged: int
@@ -85,7 +85,7 @@ def sizes_in_playground(name: str) -> list[int] | None:
 
 
 def columns_apart(ours: Played, theirs: Played) -> list[int]:
-    """Columns whose centre or spread is not alike: a hint at another meaning or order."""
+    """Columns that differ in mean or spread, which hints at another meaning or order."""
     found = []
     for i, (a, b) in enumerate(zip(ours.column_std, theirs.column_std, strict=True)):
         gap = abs(ours.column_mean[i] - theirs.column_mean[i])

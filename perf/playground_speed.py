@@ -1,12 +1,12 @@
-"""Frames per second of `playground/<Name>` against the number of envs, on either back-end.
+"""Measure frames per second of `playground/<Name>` against the number of envs, on either back-end.
 
     python perf/playground_speed.py [NAME ...] [--num-envs N ...] [--threads N]
                                           [--backends envpool playground] [--train SPEC_NAME]
 
 The collector steps with random actions, without an agent. `--train` adds the shipped PPO spec of
 that name: act, step, observe and update, after the first update, in which everything is compiled.
-Nothing else should run on the machine. Points are added to results/playground_speed.json, of which
-performance_page.py makes its table and its curves.
+Nothing else should run on the machine. Points are added to results/playground_speed.json, from
+which performance_page.py makes its table and its curves.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def training_speed(spec: Spec, env: VectorEnv) -> float:
     loop = Loop(agent, env, max_frame=spec.env.max_frame)
 
     def train(updates: int) -> float:
-        """Seconds until as many more updates are done."""
+        """Seconds that a number of further updates takes."""
         began, target = loop.clock.seconds, loop.clock.updates + updates
         loop.run(lambda: None, 10**12, lambda: loop.clock.updates >= target)
         return loop.clock.seconds - began
@@ -92,7 +92,7 @@ def points(options: argparse.Namespace) -> Iterator[Point]:
 
 
 def keep(point: Point) -> None:
-    """In the place of an older point of the same setting."""
+    """Save a point in place of an older one of the same setting."""
     saved: dict[str, Any] = {"cores": os.cpu_count(), "points": []}
     if RESULTS.exists():
         saved = json.loads(RESULTS.read_text())

@@ -1,9 +1,9 @@
-"""Runs of `playground/<Name>` on this machine -> the table and the curves of docs/PLAYGROUND.md.
+"""Write the table and the curves of docs/PLAYGROUND.md from runs of `playground/<Name>`.
 
     python -m perf.playground_training [RUN_FOLDER ...]
 
-A run folder takes the place of an older run of its env in results/playground_training.json, from
-which the page is written; without folders it is only written anew.
+The page is written from results/playground_training.json. A run folder replaces the older run of
+its env in that file; without folders the page is only written again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Run = dict[str, Any]
 
 
 def read(folder: Path) -> Run:
-    """What the page tells of a run: of its first session."""
+    """Facts of the page on a run, taken from its first session."""
     trial = read_trial(folder)
     env = trial.env.removeprefix("playground/")
     rows = trial.sessions[min(trial.sessions)].dropna(subset=["total_reward"])

@@ -1,8 +1,8 @@
-"""How speed and memory grow: with envs, with the batch, with sessions, with the replay.
+"""Measure how speed and memory grow with envs, with the batch, with sessions and with the replay.
 
     python -m perf.scaling [envs] [batch] [sessions] [replay]
 
-Written to results/scaling.json; docs/PERFORMANCE.md is made of it by performance_page.py.
+Writes results/scaling.json, from which performance_page.py makes docs/PERFORMANCE.md.
 
 - envs: frames per second of acting alone and of training, PPO on CartPole, 1 to 4,096 envs
 - batch: seconds of one SAC update per batch size, 256x256 nets
@@ -41,7 +41,10 @@ def envs() -> list[Point]:
 
 
 def _envs(num_envs: int) -> Point:
-    """The horizon shrinks as envs grow, so that an update sees as many frames or one of each."""
+    """Measure frames per second of acting alone and of training with `num_envs` envs.
+
+    The horizon shrinks as envs grow, so that an update has as many frames, or one step of each env.
+    """
     horizon = max(1, 4096 // num_envs)
     sets = [f"env.num_envs={num_envs}", f"agent.algorithm.time_horizon={horizon}"]
     sets += [f"agent.algorithm.minibatch_size={horizon * num_envs // 8}"]
@@ -92,7 +95,7 @@ def sessions() -> list[Point]:
 
 
 def _sessions(count: int) -> Point:
-    """The whole command, start-up included: what a user waits for."""
+    """Measure the whole command with `count` sessions at once, start-up included."""
     frames = 100_000
     command = [str(Path(sys.executable).parent / "slm-lab"), "run", str(PPO[0].resolve()), PPO[1]]
     command += ["train", "-s", f"meta.max_session={count}", "-s", f"env.max_frame={frames}"]
@@ -103,7 +106,7 @@ def _sessions(count: int) -> Point:
 
 
 def replay() -> list[Point]:
-    """Each size in a process of its own, whose peak is then its own too."""
+    """Measure the peak memory per size of a full replay, each in a process of its own."""
     points = []
     for rows in (0, 100_000, 200_000, 400_000, 800_000):
         command = [sys.executable, "-m", "perf.scaling", "--fill", str(rows)]
@@ -113,7 +116,7 @@ def replay() -> list[Point]:
 
 
 def fill(rows: int) -> None:
-    """A replay of HalfCheetah rows, written to the last."""
+    """A replay of HalfCheetah rows in which every row is written."""
     size = max(rows, 1_000)
     # A replay holds no more rows than there are frames to come.
     sets = ["env=HalfCheetah-v5", f"agent.memory.max_size={size}", f"env.max_frame={size}"]

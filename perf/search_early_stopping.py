@@ -1,11 +1,11 @@
-"""What early stopping saves: a search with ASHA beside the very same trials without it.
+"""Measure what early stopping saves: a search with ASHA beside the same trials without it.
 
     python perf/search_early_stopping.py                      PPO on CartPole, 16 trials
     python perf/search_early_stopping.py -s meta.max_trial=4  any -s of the command line
 
-The first search draws the trials. The second gets them as a search that was interrupted before any
-of them had begun, without the scheduler: same values, same seeds, so that its curves begin with
-those of the first.
+The first search draws the trials. The second has no scheduler and resumes a search that was
+interrupted after the same trials had been drawn and before any had begun. Values and seeds are the
+same, so its curves begin with those of the first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def timed_search(spec: Spec, options: RunOptions, resume: str = "") -> Outcome:
 
 
 def same_trials(first: SearchMetrics, spec: Spec, options: RunOptions) -> RunLayout:
-    """The folder of a search in which these trials were drawn, and nothing else has happened."""
+    """Folder of a search that has drawn these trials and not begun any."""
     timestamp = datetime.now().strftime("%Y_%m_%d_%H%M%S")
     layout = RunLayout.create(spec.name, timestamp, options.data_dir)
     save_spec(spec, layout.spec_path(), layout, -1, timestamp, options.cuda_offset)

@@ -1,4 +1,4 @@
-"""Frames per second of slm_lab beside Stable-Baselines3 and SBX, with equal work.
+"""Measure frames per second of slm_lab beside Stable-Baselines3 and SBX, with equal work.
 
     make bench                every workload; make bench-quick: four, in under five minutes
     make bench-ppo            PPO on CartPole-v1
@@ -6,9 +6,9 @@
     make bench-pong           PPO on ALE/Pong-v5
 
 The peers get the batch sizes, nets, update-to-data ratio and coefficients of our spec. Runs are
-interleaved (ours, SB3, SBX, ours, ...), so that a busy spell of the machine touches all of them,
-and ratios are taken within a round. Each run is a process of its own, pinned to the cores of its
-workload, and so is the measurement of the machine's limit (limit.py) that opens each round.
+interleaved (ours, SB3, SBX, ours, ...), so that other load on the machine affects all of them, and
+ratios are taken within a round. Each round begins with the measurement of the machine's limit
+(limit.py). Each run is a process of its own, pinned to the cores of its workload.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def is_reached(score: float, target: float | None) -> bool:
 
 
 def measure(script: str, workload: Workload, frames: int) -> dict[str, float]:
-    """What limit.py or own_profile.py finds: times per frame, and what they add up to."""
+    """Times per frame and their sum, as limit.py or own_profile.py measures them."""
     options = [str(workload.spec_file), workload.spec_name, *workload.assignments(frames)]
     command = [sys.executable, str(HERE / script), *options]
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -124,7 +124,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def ratios(results: Sequence[Result], peer: str) -> dict[str, list[float]]:
-    """Our speed over the peer's, one value per round."""
+    """Ratios of our speed to the peer's, one per round."""
     ours = {r.seed: r for r in results if r.contestant == "slm_lab"}
     theirs = {r.seed: r for r in results if r.contestant == peer}
     rounds = sorted(ours.keys() & theirs.keys())
@@ -135,7 +135,7 @@ def ratios(results: Sequence[Result], peer: str) -> dict[str, list[float]]:
 
 
 def pin(cores: int) -> str:
-    """Children inherit both the cores and the thread count."""
+    """Pin this process to cores and set its thread count; children inherit both."""
     os.environ["OMP_NUM_THREADS"] = str(cores)
     if not hasattr(os, "sched_setaffinity"):
         return f"not pinned (this system cannot), {cores} thread(s)"

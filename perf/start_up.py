@@ -1,9 +1,9 @@
-"""How long a user waits: for the help, for a spec error, for a first run, for a whole trial.
+"""Measure how long a user waits for the help, a spec error, a first run and a whole trial.
 
     python perf/start_up.py
 
 Every command is a process of its own, started as from a shell, three times (the trial: once with an
-empty compile cache, once with a warm one). Written to results/start_up.json.
+empty compile cache, once with a warm one). Writes results/start_up.json.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Run folders that look like real ones, written in milliseconds: for tests, screenshots, timings.
+"""Write synthetic run folders in milliseconds, for tests, screenshots and timings.
 
-The curves are made up (a noisy rise towards a level), the files are not: names, columns, manifests
-and log lines are those that a training leaves.
+The curves are invented: a noisy rise towards a level. Names, columns, manifests and log lines are
+those that a training leaves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERSIONS = {"slm-lab": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6", "python": "
 
 @dataclass(frozen=True, slots=True)
 class SyntheticRun:
-    """What a run folder shall look like. `share` is how much of the budget was used."""
+    """Contents of a synthetic run folder. `share` is the part of the budget that was used."""
 
     name: str = "ppo_cartpole"
     ts: str = "2026_01_01_000000"

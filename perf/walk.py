@@ -1,11 +1,11 @@
-"""Count what a reader passes on the way of one frame from env to gradient.
+"""Count the files, functions and lines that one frame passes from the env to the gradient.
 
-    python -m perf.walk
+    python -m perf.walk [--files]
 
 The script trains a shipped spec eagerly until an update is due, then records every call of one step
 of the loop: act, step the env, store, and the whole update. It prints how many files and functions
 of slm_lab took part, how many lines these functions have, and the hops: distinct pairs of caller
-and called function that lie in different files.
+and called function that lie in different files. `--files` lists the files.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _is_ours(code: CodeType) -> bool:
 
 
 def walk(file: str, name: str, sets: list[str]) -> Walk:
-    """One step of the loop in which an update falls due, recorded."""
+    """Record one step of the loop in which an update is due."""
     spec = load_spec(file, name, sets=[*sets, "meta.compile=off"])
     env = make_env(spec.env, seed=0)
     agent = make_agent(spec, env.spaces, seed=0)

@@ -1,4 +1,4 @@
-"""What is compared, and the words that all libraries share for it."""
+"""Workloads of the comparison, and their settings in words that all libraries share."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ QUICK_SHARE = 0.25  # of the frames of a workload
 
 
 def settings_of(spec: Spec, workload: Workload) -> dict[str, Any]:
-    """What decides the work per frame. A peer reads nothing else."""
+    """Settings that decide the work per frame; a peer reads nothing else."""
     env, algorithm, net = spec.env, spec.agent.algorithm, spec.agent.net
     scheduler = net.lr_scheduler_spec
     common = {

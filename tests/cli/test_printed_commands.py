@@ -109,7 +109,8 @@ def parsed(slm_lab, monkeypatch):
 
 def command_named(words: list[str]) -> tuple[Any, list[str]]:
     """The command that the first words name, and the words after them."""
-    command, rest = get_command(app), words[1:]
+    command: Any = get_command(app)
+    rest = words[1:]
     while rest and rest[0] in getattr(command, "commands", {}):
         command, rest = command.commands[rest[0]], rest[1:]
     return command, rest
