@@ -8,6 +8,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["SDL_VIDEODRIVER"] = "dummy"
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -27,3 +28,9 @@ def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         patch.delenv("SLM_LAB_TRUST", raising=False)
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that no worker is left alone with one at the end."""
+    slow = Counter(item.location[0] for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.location[0]])
