@@ -48,7 +48,7 @@ def load_dotenv(path: Path, environment: MutableMapping[str, str]) -> str:
     """
     if not path.is_file():
         return ""
-    from slm_lab.spec.run_places import run_place  # only with a file, so that others need not wait
+    from slm_lab.spec.run_folder import run_place  # only with a file, so that others need not wait
 
     if folder := run_place(path):
         return f"{path}: not read, because it belongs to runs ({folder})."

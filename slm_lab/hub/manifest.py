@@ -21,7 +21,7 @@ from slm_lab.runs.checkpoint_manifest import (
     unsealed,
 )
 from slm_lab.runs.files import read_bytes
-from slm_lab.spec.run_places import RUN_MANIFEST_SCHEMA as SCHEMA
+from slm_lab.spec.run_folder import RUN_MANIFEST_SCHEMA as SCHEMA
 
 MAX_BYTES = 32_000_000
 MAX_FILES = 100_000

@@ -11,11 +11,8 @@ from slm_lab.spec.algorithm import ALGORITHMS, algorithm_label
 from slm_lab.spec.algorithm.base import AlgorithmInfo, AlgorithmSpec
 from slm_lab.spec.block import Block, Findings, build_block, shown, spec_key
 from slm_lab.spec.error import did_you_mean
-from slm_lab.spec.memory import MEMORIES
-from slm_lab.spec.memory.base import MemoryInfo, MemorySpec
-from slm_lab.spec.memory.on_policy import SIL_KEYS
-from slm_lab.spec.net import NETS
-from slm_lab.spec.net.base import HEAD_STD_KEYS, TARGET_KEYS, NetSpec
+from slm_lab.spec.memory import MEMORIES, SIL_KEYS, MemoryInfo, MemorySpec
+from slm_lab.spec.net import HEAD_STD_KEYS, NETS, TARGET_KEYS, NetSpec
 from slm_lab.spec.record import RecordT, Registry
 
 _Tree = dict[str, Any]

@@ -15,7 +15,7 @@ from typing import Any
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.algorithm.base import Defaults, Tree
 from slm_lab.spec.memory import MEMORIES
-from slm_lab.spec.net.base import POLYAK, REPLACE, TARGET_KEYS
+from slm_lab.spec.net import POLYAK, REPLACE, TARGET_KEYS
 
 # Nature's convolutions (Mnih et al. 2015), for ALE/ envs.
 _CONVOLUTIONS: Tree = {

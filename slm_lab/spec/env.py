@@ -24,7 +24,7 @@ from slm_lab.spec.block import (
     shown,
     spec_key,
 )
-from slm_lab.spec.named_module import SpecOrigin
+from slm_lab.spec.trust import SpecOrigin
 from slm_lab.types import Backend
 
 _ATARI_GAMES = """
@@ -120,7 +120,7 @@ class EnvSpec(Block):
 
     @property
     def origin(self) -> SpecOrigin | None:
-        """Where the spec was read, if that is below a run folder: see `named_module.py`."""
+        """Where the spec was read, if that is below a run folder: see `trust.py`."""
         return self._origin
 
     @model_validator(mode="before")

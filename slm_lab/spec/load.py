@@ -15,12 +15,15 @@ import yaml
 from slm_lab.spec.block import shown
 from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.error import Problem, SpecError, SpecWarning, nearest
-from slm_lab.spec.meta import MetaSpec
-from slm_lab.spec.name import name_complaint, name_of_env
-from slm_lab.spec.named_module import module_of
-from slm_lab.spec.run_folder import SPEC_FILE
-from slm_lab.spec.run_places import run_place
-from slm_lab.spec.schema import V4_MESSAGE, Spec, build_spec, write_value
+from slm_lab.spec.run_folder import SPEC_FILE, run_place
+from slm_lab.spec.schema import (
+    V4_MESSAGE,
+    MetaSpec,
+    Spec,
+    build_spec,
+    name_complaint,
+    write_value,
+)
 from slm_lab.spec.text import (
     MAX_BYTES,
     PLACEHOLDER,
@@ -32,7 +35,7 @@ from slm_lab.spec.text import (
     parse,
     unfilled,
 )
-from slm_lab.spec.trust import origin_of
+from slm_lab.spec.trust import module_of, origin_of
 from slm_lab.spec.upgrade import is_v4, upgrade_spec
 
 DEFAULTS = "_defaults"
@@ -409,10 +412,14 @@ def _blame(problem: Problem, written: list[_Assignment]) -> Problem:
 
 
 def _run_name(name: str, filled: list[_Assignment]) -> str:
-    """SPEC_NAME, with the env's short name once `${env}` was filled: `ALE/Pong-v5` -> `pong`."""
+    """SPEC_NAME, with the env's short name once `${env}` was filled.
+
+    `ALE/Pong-v5` -> `pong`, `my.envs:Pole-v0` -> `pole`.
+    """
     for item in filled:
         if item.key == "env":
-            return f"{name}_{name_of_env(item.value)}"
+            short = re.split(r"[/:]", item.value)[-1].partition("-")[0].lower()
+            return f"{name}_{re.sub(r'[^a-z0-9_.+]+', '_', short)}"
     return name
 
 

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
 from slm_lab.spec.agent import AgentSpec, build_agent
 from slm_lab.spec.algorithm.base import training_start_step
-from slm_lab.spec.block import Block, Findings, FreeMapping, build_block, shown, spec_key
+from slm_lab.spec.block import (
+    Block,
+    Count,
+    CountOrZero,
+    Findings,
+    FreeMapping,
+    SmallCount,
+    Whole,
+    build_block,
+    shown,
+    spec_key,
+)
 from slm_lab.spec.compatibility import problems_of
 from slm_lab.spec.defaults import with_defaults
 from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
-from slm_lab.spec.meta import FORMER_META_KEYS, SAVED_RUN_KEYS, MetaSpec
-from slm_lab.spec.name import name_complaint
-from slm_lab.spec.named_module import SpecOrigin
 from slm_lab.spec.search import check_search, flatten_search
 from slm_lab.spec.text import TextError, check_json
+from slm_lab.spec.trust import SpecOrigin
 from slm_lab.spec.upgrade import is_v4
 
 _BLOCKS = ("agent", "env", "meta", "search")
@@ -27,6 +37,76 @@ V4_MESSAGE = (
     "this is the shape of SLM Lab v4, with lists of agents and envs and a `body`. "
     "`slm-lab spec --upgrade FILE` writes the file in today's shape."
 )
+
+
+# A saved spec carries what its run added; none of it shapes the next run.
+_SAVED_RUN_KEYS = """
+experiment trial session cuda_offset resume experiment_ts prepath git_sha predir graph_prepath
+info_prepath log_prepath model_prepath
+"""
+SAVED_RUN_KEYS = frozenset(_SAVED_RUN_KEYS.split())
+_FORMER_META_KEYS = """
+num_gpus resources search training_mode debug_level max_tick max_tick_unit
+"""
+_MAX_NAME = 100  # the longest file name of a run is some 100 characters longer; 255 is the limit
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+_TRIAL = re.compile(r".*_t\d+")
+
+
+def _on_off(value: object) -> object:
+    # YAML reads a bare `on` as true.
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def _count_of_truth(value: object) -> object:
+    return int(value) if isinstance(value, bool) else value
+
+
+class MetaSpec(Block):
+    """The run around the algorithm."""
+
+    distributed: Literal[False, "synced", "shared"] = spec_key(
+        False, "Hogwild training by all sessions together: false, synced, shared."
+    )
+    max_session: Annotated[SmallCount, Field(le=10_000)] = spec_key(1, "Seeds of each trial.")
+    max_trial: SmallCount | None = spec_key(None, "Trials of a search.")
+    log_frequency: Count = spec_key(
+        10_000,
+        "Frames between rows of the curve; unless given a hundredth of env.max_frame, "
+        "at most 10,000.",
+    )
+    eval_frequency: Count = spec_key(10_000, "Frames between evals, with rigorous_eval.")
+    checkpoint_frequency: Count | None = spec_key(
+        None, "Frames between saved checkpoints; null is automatic."
+    )
+    rigorous_eval: Annotated[
+        CountOrZero,
+        BeforeValidator(_count_of_truth),
+        WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0}]}),
+    ] = spec_key(0, "Not 0: evaluate in a separate env.")
+    search_resources: FreeMapping = spec_key(
+        {"cpu": 1, "gpu": 0}, "What one trial of a search takes: cpu, gpu."
+    )
+    search_scheduler: FreeMapping | None = spec_key(
+        None, "ASHA arguments, such as grace_period and reduction_factor."
+    )
+    search_sampler: Literal["optuna", "random", "grid"] = spec_key(
+        "optuna", "Where the trials of a search are: optuna, random, grid."
+    )
+    random_seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] | None = spec_key(
+        None, "Seed that all random streams come from; null draws one."
+    )
+    compile: Annotated[
+        Literal["auto", "on", "off"],
+        BeforeValidator(_on_off),
+        WithJsonSchema({"enum": ["auto", "on", "off", True, False]}),
+    ] = spec_key("auto", "Compile the learning step; auto decides by expected work.")
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = spec_key(
+        "default", "How to compile, as torch.compile names it; reduce-overhead is CUDA graphs."
+    )
+    threads: SmallCount | None = spec_key(
+        None, "Torch threads of each session; null is 1. With 2 PPO trains two nets at once."
+    )
 
 
 class Spec(Block):
@@ -112,6 +192,17 @@ def build_spec(tree: Mapping[str, Any], name: str, source: str = "") -> tuple[Sp
     if findings.problems or spec is None:
         raise SpecError(findings.problems, source or name)
     return spec, findings.all_warnings()
+
+
+def name_complaint(name: str) -> str:
+    """Complaint about a name that a run's files cannot begin with; empty if they can."""
+    rule = f"1 to {_MAX_NAME} letters, digits and _ - . +"
+    if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
+        return f"found {shown(name)}; expected {rule}, a letter or digit first. Rename the spec"
+    if _TRIAL.fullmatch(name):
+        rule += ", without _t and a number at the end"
+        return f"found {shown(name)}; expected {rule}: files of a trial are called so"
+    return ""
 
 
 def _write_defaults(block: dict[str, Any], built: Block) -> None:
@@ -215,7 +306,9 @@ def _build_env(tree: dict[str, Any], findings: Findings) -> EnvSpec | None:
 
 def _build_meta(tree: dict[str, Any], findings: Findings) -> MetaSpec | None:
     given = {key: value for key, value in tree.items() if key not in SAVED_RUN_KEYS}
-    return build_block(MetaSpec, given, "meta", findings, label="meta", siblings=FORMER_META_KEYS)
+    return build_block(
+        MetaSpec, given, "meta", findings, label="meta", siblings=_FORMER_META_KEYS.split()
+    )
 
 
 def _cross_check(spec: Spec, findings: Findings) -> None:

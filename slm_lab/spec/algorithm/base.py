@@ -19,7 +19,7 @@ from slm_lab.spec.block import (
     shown,
     spec_key,
 )
-from slm_lab.spec.memory.base import MemoryKind
+from slm_lab.spec.memory import MemoryKind
 from slm_lab.spec.record import Record
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class AlgorithmInfo(Record[AlgorithmSpec]):
     """Record of an algorithm: all that other packages ask about it."""
 
     label: str  # in tables and legends
+    order: int = 100  # place in legends, tables and pages; equal ones go by name
     style: Style
     per_style: Style | None = None  # with prioritized replay, where that looks different
     memories: frozenset[MemoryKind]  # that it can learn from

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from slm_lab.spec.algorithm.base import AlgorithmInfo, Defaults, Style, Tree, mlp
 from slm_lab.spec.algorithm.sac import SoftActorCriticSpec
 from slm_lab.spec.block import Findings
-from slm_lab.spec.memory.replay import replay
+from slm_lab.spec.memory import replay
 
 if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec

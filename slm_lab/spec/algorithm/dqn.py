@@ -19,9 +19,8 @@ from slm_lab.spec.algorithm.base import (
     mlp,
 )
 from slm_lab.spec.block import Count, CountOrZero, Findings, spec_key
-from slm_lab.spec.memory.base import MemoryKind
-from slm_lab.spec.memory.replay import replay
-from slm_lab.spec.net.base import REPLACE, TARGET_KEYS
+from slm_lab.spec.memory import MemoryKind, replay
+from slm_lab.spec.net import REPLACE, TARGET_KEYS
 
 if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec

@@ -19,7 +19,7 @@ from slm_lab.spec.algorithm.base import (
     warn_if_never,
 )
 from slm_lab.spec.block import Count, Findings, Flag, Fraction, spec_key
-from slm_lab.spec.memory.base import MemoryKind
+from slm_lab.spec.memory import MemoryKind
 
 if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec

@@ -30,8 +30,8 @@ from slm_lab.spec.block import (
     shown,
     spec_key,
 )
-from slm_lab.spec.memory.replay import replay
-from slm_lab.spec.net.base import POLYAK
+from slm_lab.spec.memory import replay
+from slm_lab.spec.net import POLYAK
 
 if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec
