@@ -64,22 +64,26 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def expect(fits: bool, value: object, expected: str, key: str = "") -> None:
+    """Raise the error of a validator unless a value fits."""
+    if not fits:
+        raise invalid(f"found {shown(value)}; expected {expected}", key)
+
+
 def is_number(value: object) -> bool:
     """Whether a value is an int or a float; bool is neither here."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _number(value: object) -> object:
-    if not is_number(value):
-        raise invalid(f"found {shown(value)}; expected a number")
+    expect(is_number(value), value, "a number")
     return value
 
 
 def _whole(value: object) -> object:
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise invalid(f"found {shown(value)}; expected a whole number")
+    expect(isinstance(value, int) and not isinstance(value, bool), value, "a whole number")
     return value
 
 
@@ -87,14 +91,13 @@ def _flag(value: object) -> object:
     # 0 and 1 stand for booleans in old specs; words such as "yes" do not.
     if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    raise invalid(f"found {shown(value)}; expected true or false")
+    word = value.lower() if isinstance(value, str) else ""
+    expect(word in ("true", "false"), value, "true or false")
+    return word == "true"
 
 
 def _mapping(value: object) -> object:
-    if not isinstance(value, Mapping):
-        raise invalid(f"found {shown(value)}; expected a mapping")
+    expect(isinstance(value, Mapping), value, "a mapping")
     return value
 
 
@@ -175,8 +178,7 @@ def gather_kwargs(model: type[BaseModel], data: Mapping[str, Any]) -> dict[str, 
     fields = {key: value for key, value in data.items() if key in model.model_fields}
     extra = {key: value for key, value in data.items() if key not in model.model_fields}
     written = fields.get("kwargs") or {}
-    if not isinstance(written, Mapping):
-        raise invalid(f"found {shown(written)}; expected a mapping", key="kwargs")
+    expect(isinstance(written, Mapping), written, "a mapping", "kwargs")
     return {**fields, "kwargs": {**written, **extra}}
 
 
