@@ -108,8 +108,7 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
 
 def print_remote(pattern: str, repo: str | None) -> None:
     """Print one run folder per line; the name of the remote goes to stderr."""
-    from slm_lab.hub.manifest import is_folder_name
-    from slm_lab.hub.remote import open_remote
+    from slm_lab.hub.remote import is_folder_name, open_remote
     from slm_lab.hub.transfer import matching
 
     remote = open_remote(repo)

@@ -49,8 +49,11 @@ OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {
     "GlobalRMSprop": _RMSPROP,
     "SGD": {"lr": 1e-3, "momentum": 0.0, "dampening": 0.0, **_DECAY, "nesterov": False},
     "Adagrad": {
-        "lr": 1e-2, "lr_decay": 0.0, **_DECAY,
-        "initial_accumulator_value": 0.0, "eps": 1e-10,
+        "lr": 1e-2,
+        "lr_decay": 0.0,
+        **_DECAY,
+        "initial_accumulator_value": 0.0,
+        "eps": 1e-10,
     },
     "Adamax": {**_ADAM, "lr": 2e-3},
     "NAdam": {**_ADAM, "lr": 2e-3, "momentum_decay": 4e-3, "decoupled_weight_decay": False},
