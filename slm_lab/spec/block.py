@@ -45,7 +45,7 @@ def _is_absent(model: type[BaseModel], key: str, value: object) -> bool:
     return type(None) not in get_args(info.annotation)
 
 
-def spec_key(default: Any, description: str) -> Any:
+def Key(default: Any, description: str) -> Any:
     """Declare a key of a block: the value of a spec without it, and what the reference says."""
     return Field(default=default, description=description)
 
@@ -139,7 +139,6 @@ def build_block(
     tree: Mapping[str, Any],
     path: str,
     findings: Findings,
-    *,
     label: str,
     siblings: Collection[str] = (),
     spelling: Mapping[str, str] | None = None,
@@ -183,11 +182,7 @@ def gather_kwargs(model: type[BaseModel], data: Mapping[str, Any]) -> dict[str, 
 
 
 def _problem(
-    detail: ErrorDetails,
-    model: type[BaseModel],
-    path: str,
-    label: str,
-    spelling: Mapping[str, str],
+    detail: ErrorDetails, model: type[BaseModel], path: str, label: str, spelling: Mapping[str, str]
 ) -> Problem:
     parts = [str(part) for part in detail["loc"]]
     context = detail.get("ctx", {})

@@ -16,14 +16,7 @@ from slm_lab.spec.block import shown
 from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.error import Problem, SpecError, SpecWarning, nearest
 from slm_lab.spec.run_folder import SPEC_FILE, run_place
-from slm_lab.spec.schema import (
-    V4_MESSAGE,
-    MetaSpec,
-    Spec,
-    build_spec,
-    name_complaint,
-    write_value,
-)
+from slm_lab.spec.schema import V4_MESSAGE, MetaSpec, Spec, build_spec, name_complaint, write_value
 from slm_lab.spec.text import (
     MAX_BYTES,
     PLACEHOLDER,

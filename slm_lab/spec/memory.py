@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from slm_lab.spec.block import Block, Count, Flag, Fraction, NonNegative, invalid, spec_key
+from slm_lab.spec.block import Block, Count, Flag, Fraction, Key, NonNegative, invalid
 from slm_lab.spec.record import Record, Registry
 
 MemoryKind = Literal["rollout", "episodes", "replay"]
@@ -18,9 +18,9 @@ class MemorySpec(Block):
     """Base of all memories' spec classes."""
 
     name: str = Field(description="Memory name.")
-    batch_size: Count = spec_key(64, "Transitions per sampled batch; 256 for SAC and CrossQ.")
-    max_size: Count = spec_key(100_000, "Capacity in transitions; 1,000,000 for SAC and CrossQ.")
-    use_cer: Flag = spec_key(False, "Every batch holds the newest transitions.")
+    batch_size: Count = Key(64, "Transitions per sampled batch; 256 for SAC and CrossQ.")
+    max_size: Count = Key(100_000, "Capacity in transitions; 1,000,000 for SAC and CrossQ.")
+    use_cer: Flag = Key(False, "Every batch holds the newest transitions.")
 
     @property
     def prioritizes(self) -> bool:
@@ -31,14 +31,14 @@ class MemorySpec(Block):
 class OnPolicyMemorySpec(MemorySpec):
     """Keys of the replay that SIL and PPOSIL keep beside the rollout."""
 
-    sil_replay_name: Literal["Replay", "PrioritizedReplay"] = spec_key(
+    sil_replay_name: Literal["Replay", "PrioritizedReplay"] = Key(
         "Replay", "SIL: class of the extra replay."
     )
-    batch_size: Count = spec_key(32, "SIL: transitions per replay batch.")
-    max_size: Count = spec_key(100_000, "SIL: capacity of the extra replay.")
-    use_cer: Flag = spec_key(False, "SIL: every batch holds the newest transitions.")
-    alpha: Fraction = spec_key(0.6, "SIL with PrioritizedReplay: exponent of priorities.")
-    epsilon: NonNegative = spec_key(1e-6, "SIL with PrioritizedReplay: added to each priority.")
+    batch_size: Count = Key(32, "SIL: transitions per replay batch.")
+    max_size: Count = Key(100_000, "SIL: capacity of the extra replay.")
+    use_cer: Flag = Key(False, "SIL: every batch holds the newest transitions.")
+    alpha: Fraction = Key(0.6, "SIL with PrioritizedReplay: exponent of priorities.")
+    epsilon: NonNegative = Key(1e-6, "SIL with PrioritizedReplay: added to each priority.")
     beta: ClassVar[float] = 0.4  # exponent of importance weights at the start
 
     @property
@@ -60,7 +60,7 @@ class OnPolicyBatchReplaySpec(OnPolicyMemorySpec):
 class OnPolicyCrossEntropySpec(OnPolicyMemorySpec):
     """Whole episodes, of which only the better ones are learned from."""
 
-    cross_entropy: Fraction = spec_key(
+    cross_entropy: Fraction = Key(
         1.0, "Percentile of return that an episode must reach; 1 keeps all."
     )
 
@@ -79,9 +79,9 @@ class ReplaySpec(MemorySpec):
 class PrioritizedReplaySpec(ReplaySpec):
     """Ring buffer, sampled in proportion to (error + epsilon) ** alpha."""
 
-    alpha: Fraction = spec_key(0.6, "Exponent of priorities; 0 is uniform.")
-    epsilon: NonNegative = spec_key(1e-4, "Added to each error, so that none is never sampled.")
-    beta: Fraction = spec_key(0.4, "Exponent of importance weights at the start, annealed to 1.")
+    alpha: Fraction = Key(0.6, "Exponent of priorities; 0 is uniform.")
+    epsilon: NonNegative = Key(1e-4, "Added to each error, so that none is never sampled.")
+    beta: Fraction = Key(0.4, "Exponent of importance weights at the start, annealed to 1.")
 
     @property
     def prioritizes(self) -> bool:

@@ -14,6 +14,7 @@ from slm_lab.spec.block import (
     Flag,
     Fraction,
     FreeMapping,
+    Key,
     NonNegative,
     Number,
     Positive,
@@ -21,7 +22,6 @@ from slm_lab.spec.block import (
     Whole,
     invalid,
     shown,
-    spec_key,
 )
 from slm_lab.spec.error import did_you_mean
 from slm_lab.spec.optim import LossSpec, OptimSpec, SchedulerSpec
@@ -95,51 +95,49 @@ class NetSpec(Block):
     """Base of all nets' spec classes: the keys that every net type takes."""
 
     type: str = Field(description="Net type.")
-    hid_layers_activation: Activation = spec_key("relu", "Activation of hidden layers, as relu.")
+    hid_layers_activation: Activation = Key("relu", "Activation of hidden layers, as relu.")
     out_layer_activation: Annotated[
         str | tuple[str | None, ...] | None, BeforeValidator(_activations)
-    ] = spec_key(None, "Activation of the output, or a list with one per head.")
+    ] = Key(None, "Activation of the output, or a list with one per head.")
     init_fn: Annotated[
-        str | None,
-        BeforeValidator(_init_fn),
-        WithJsonSchema({"enum": [*sorted(INIT_FNS), None]}),
-    ] = spec_key(None, "Weight initialisation, a torch.nn.init name; null is torch's default.")
-    normalize: Flag = spec_key(False, "Divide images by 255; no effect on vectors.")
-    clip_grad_val: Positive | None = spec_key(None, "Largest global gradient norm.")
+        str | None, BeforeValidator(_init_fn), WithJsonSchema({"enum": [*sorted(INIT_FNS), None]})
+    ] = Key(None, "Weight initialisation, a torch.nn.init name; null is torch's default.")
+    normalize: Flag = Key(False, "Divide images by 255; no effect on vectors.")
+    clip_grad_val: Positive | None = Key(None, "Largest global gradient norm.")
     loss_spec: LossSpec = Field(default_factory=LossSpec, description="Regression loss of values.")
     optim_spec: OptimSpec = Field(
         default_factory=OptimSpec, description="Optimiser and its arguments."
     )
-    lr_scheduler_spec: Annotated[SchedulerSpec | None, BeforeValidator(_null_when_empty)] = (
-        spec_key(None, "Learning-rate scheduler; null is constant.")
+    lr_scheduler_spec: Annotated[SchedulerSpec | None, BeforeValidator(_null_when_empty)] = Key(
+        None, "Learning-rate scheduler; null is constant."
     )
-    update_type: Literal["replace", "polyak"] | None = spec_key(
+    update_type: Literal["replace", "polyak"] | None = Key(
         None,
         "How target nets follow the online nets: polyak for SAC, replace for DQN unless given.",
     )
-    update_frequency: Positive | None = spec_key(
+    update_frequency: Positive | None = Key(
         None, "Frames between copies, for replace; 1,000 unless given."
     )
-    polyak_coef: Fraction | None = spec_key(
+    polyak_coef: Fraction | None = Key(
         None,
         "Share of the online weights, for polyak; 0.005 unless given. Per step of "
         "the envs for the DQN family, per update of the actor for SAC.",
     )
     gpu: Annotated[
         bool | None, BeforeValidator(_gpu), WithJsonSchema({"enum": ["auto", True, False, None]})
-    ] = spec_key(None, "Use CUDA: true, false, or null (auto) for when present.")
-    cuda_id: Whole | None = spec_key(None, "CUDA device; chosen at run time when null.")
-    log_std_init: Number | None = spec_key(
+    ] = Key(None, "Use CUDA: true, false, or null (auto) for when present.")
+    cuda_id: Whole | None = Key(None, "CUDA device; chosen at run time when null.")
+    log_std_init: Number | None = Key(
         None, "Start of a state-independent log std; null makes it a head."
     )
-    actor_init_std: NonNegative | None = spec_key(
+    actor_init_std: NonNegative | None = Key(
         None, "Orthogonal gain of the policy head, after init_fn."
     )
-    critic_init_std: NonNegative | None = spec_key(
+    critic_init_std: NonNegative | None = Key(
         None, "Orthogonal gain of the value head, after init_fn."
     )
-    shared: Flag = spec_key(False, "Actor and critic share one net.")
-    use_same_optim: Flag = spec_key(False, "The critic uses the whole actor spec.")
+    shared: Flag = Key(False, "Actor and critic share one net.")
+    use_same_optim: Flag = Key(False, "The critic uses the whole actor spec.")
 
     @property
     def sequence_length(self) -> int | None:
@@ -155,9 +153,9 @@ class NetSpec(Block):
 class MLPNetSpec(NetSpec):
     """Fully connected layers."""
 
-    hid_layers: Widths = spec_key((64, 64), "Width of each hidden layer.")
-    layer_norm: Flag = spec_key(False, "LayerNorm before each activation.")
-    batch_norm: Flag = spec_key(False, "BatchNorm before each activation.")
+    hid_layers: Widths = Key((64, 64), "Width of each hidden layer.")
+    layer_norm: Flag = Key(False, "LayerNorm before each activation.")
+    batch_norm: Flag = Key(False, "BatchNorm before each activation.")
 
 
 class DuelingMLPNetSpec(MLPNetSpec):
@@ -193,12 +191,12 @@ ConvLayers = Annotated[tuple[tuple[int | tuple[int, int], ...], ...], BeforeVali
 class ConvNetSpec(NetSpec):
     """Convolutions, then fully connected layers."""
 
-    conv_hid_layers: ConvLayers = spec_key(
+    conv_hid_layers: ConvLayers = Key(
         ((32, 8, 4, 0, 1), (64, 4, 2, 0, 1), (64, 3, 1, 0, 1)),
         "Rows of [channels, kernel, stride, padding, dilation].",
     )
-    fc_hid_layers: Widths = spec_key((512,), "Width of each layer after the convolutions.")
-    batch_norm: Flag = spec_key(False, "BatchNorm after every convolution but the first.")
+    fc_hid_layers: Widths = Key((512,), "Width of each layer after the convolutions.")
+    batch_norm: Flag = Key(False, "BatchNorm after every convolution but the first.")
 
 
 class DuelingConvNetSpec(ConvNetSpec):
@@ -212,16 +210,14 @@ def _cell_type(value: object) -> object:
 class RecurrentNetSpec(NetSpec):
     """Fully connected layers, then a recurrent cell that remembers the episode so far."""
 
-    cell_type: Annotated[Literal["RNN", "LSTM", "GRU"], BeforeValidator(_cell_type)] = spec_key(
+    cell_type: Annotated[Literal["RNN", "LSTM", "GRU"], BeforeValidator(_cell_type)] = Key(
         "GRU", "Recurrent cell."
     )
-    fc_hid_layers: Widths = spec_key((), "Width of each layer before the cell.")
-    rnn_hidden_size: SmallCount = spec_key(64, "Width of the cell.")
-    rnn_num_layers: SmallCount = spec_key(1, "Stacked cells.")
-    bidirectional: Flag = spec_key(False, "Read the last seq_len observations both ways instead.")
-    seq_len: Count = spec_key(
-        16, "Steps of a training sequence: how far back the gradient reaches."
-    )
+    fc_hid_layers: Widths = Key((), "Width of each layer before the cell.")
+    rnn_hidden_size: SmallCount = Key(64, "Width of the cell.")
+    rnn_num_layers: SmallCount = Key(1, "Stacked cells.")
+    bidirectional: Flag = Key(False, "Read the last seq_len observations both ways instead.")
+    seq_len: Count = Key(16, "Steps of a training sequence: how far back the gradient reaches.")
 
     @property
     def sequence_length(self) -> int | None:
@@ -231,9 +227,9 @@ class RecurrentNetSpec(NetSpec):
 class TorchArcNetSpec(NetSpec):
     """A body declared layer by layer in the spec."""
 
-    hid_layers_activation: Activation = spec_key("relu", "Picks the gain of init_fn.")
-    arc: FreeMapping | None = spec_key(None, "The body: modules and the graph over them.")
-    arc_file: str | None = spec_key(None, "File that holds the arc instead.")
+    hid_layers_activation: Activation = Key("relu", "Picks the gain of init_fn.")
+    arc: FreeMapping | None = Key(None, "The body: modules and the graph over them.")
+    arc_file: str | None = Key(None, "File that holds the arc instead.")
 
     @model_validator(mode="after")
     def _one_arc(self) -> TorchArcNetSpec:

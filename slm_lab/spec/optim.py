@@ -13,12 +13,12 @@ from pydantic import Field, model_validator
 from slm_lab.spec.block import (
     Block,
     FreeMapping,
+    Key,
     expect,
     gather_kwargs,
     invalid,
     is_number,
     shown,
-    spec_key,
 )
 from slm_lab.spec.error import did_you_mean
 
@@ -89,7 +89,7 @@ class _TorchClass(Block):
     kind: ClassVar[str]  # in messages
 
     name: str
-    kwargs: FreeMapping = spec_key({}, "Arguments; written beside the name.")
+    kwargs: FreeMapping = Key({}, "Arguments; written beside the name.")
 
     @model_validator(mode="before")
     @classmethod
@@ -118,7 +118,7 @@ class OptimSpec(_TorchClass):
     """An optimiser; `kwargs` holds every argument it takes, defaults filled in."""
 
     kind: ClassVar[str] = "optimizer"
-    name: str = spec_key("Adam", "Class in torch.optim, or GlobalAdam, GlobalRMSprop.")
+    name: str = Key("Adam", "Class in torch.optim, or GlobalAdam, GlobalRMSprop.")
 
     @property
     def lr(self) -> float:
@@ -166,7 +166,7 @@ class LossSpec(_TorchClass):
     """The regression loss of values; `name` is the class name in torch.nn."""
 
     kind: ClassVar[str] = "loss"
-    name: str = spec_key("MSELoss", "Loss class in torch.nn, in any case.")
+    name: str = Key("MSELoss", "Loss class in torch.nn, in any case.")
 
     @classmethod
     def _checked(cls, name: Any, kwargs: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

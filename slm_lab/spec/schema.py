@@ -17,11 +17,11 @@ from slm_lab.spec.block import (
     CountOrZero,
     Findings,
     FreeMapping,
+    Key,
     SmallCount,
     Whole,
     build_block,
     shown,
-    spec_key,
 )
 from slm_lab.spec.compatibility import problems_of
 from slm_lab.spec.defaults import with_defaults
@@ -65,46 +65,46 @@ def _count_of_truth(value: object) -> object:
 class MetaSpec(Block):
     """The run around the algorithm."""
 
-    distributed: Literal[False, "synced", "shared"] = spec_key(
+    distributed: Literal[False, "synced", "shared"] = Key(
         False, "Hogwild training by all sessions together: false, synced, shared."
     )
-    max_session: Annotated[SmallCount, Field(le=10_000)] = spec_key(1, "Seeds of each trial.")
-    max_trial: SmallCount | None = spec_key(None, "Trials of a search.")
-    log_frequency: Count = spec_key(
+    max_session: Annotated[SmallCount, Field(le=10_000)] = Key(1, "Seeds of each trial.")
+    max_trial: SmallCount | None = Key(None, "Trials of a search.")
+    log_frequency: Count = Key(
         10_000,
         "Frames between rows of the curve; unless given a hundredth of env.max_frame, "
         "at most 10,000.",
     )
-    eval_frequency: Count = spec_key(10_000, "Frames between evals, with rigorous_eval.")
-    checkpoint_frequency: Count | None = spec_key(
+    eval_frequency: Count = Key(10_000, "Frames between evals, with rigorous_eval.")
+    checkpoint_frequency: Count | None = Key(
         None, "Frames between saved checkpoints; null is automatic."
     )
     rigorous_eval: Annotated[
         CountOrZero,
         BeforeValidator(_count_of_truth),
         WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0}]}),
-    ] = spec_key(0, "Not 0: evaluate in a separate env.")
-    search_resources: FreeMapping = spec_key(
+    ] = Key(0, "Not 0: evaluate in a separate env.")
+    search_resources: FreeMapping = Key(
         {"cpu": 1, "gpu": 0}, "What one trial of a search takes: cpu, gpu."
     )
-    search_scheduler: FreeMapping | None = spec_key(
+    search_scheduler: FreeMapping | None = Key(
         None, "ASHA arguments, such as grace_period and reduction_factor."
     )
-    search_sampler: Literal["optuna", "random", "grid"] = spec_key(
+    search_sampler: Literal["optuna", "random", "grid"] = Key(
         "optuna", "Where the trials of a search are: optuna, random, grid."
     )
-    random_seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] | None = spec_key(
+    random_seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] | None = Key(
         None, "Seed that all random streams come from; null draws one."
     )
     compile: Annotated[
         Literal["auto", "on", "off"],
         BeforeValidator(_on_off),
         WithJsonSchema({"enum": ["auto", "on", "off", True, False]}),
-    ] = spec_key("auto", "Compile the learning step; auto decides by expected work.")
-    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = spec_key(
+    ] = Key("auto", "Compile the learning step; auto decides by expected work.")
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Key(
         "default", "How to compile, as torch.compile names it; reduce-overhead is CUDA graphs."
     )
-    threads: SmallCount | None = spec_key(
+    threads: SmallCount | None = Key(
         None, "Torch threads of each session; null is 1. With 2 PPO trains two nets at once."
     )
 
@@ -116,7 +116,7 @@ class Spec(Block):
     agent: AgentSpec = Field(description="Algorithm, memory and nets.")
     env: EnvSpec = Field(description="What it acts in.")
     meta: MetaSpec = Field(description="The run around it.")
-    search: FreeMapping = spec_key({}, "Dotted key__distribution -> its arguments.")
+    search: FreeMapping = Key({}, "Dotted key__distribution -> its arguments.")
 
     # The tree as its author spelled it, and the same with what its author left out.
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -301,14 +301,12 @@ def _build_env(tree: dict[str, Any], findings: Findings) -> EnvSpec | None:
         findings.warnings.append(
             f"env.name: {name} is called {given['name']} now, and that is used"
         )
-    return build_block(EnvSpec, given, "env", findings, label="env")
+    return build_block(EnvSpec, given, "env", findings, "env")
 
 
 def _build_meta(tree: dict[str, Any], findings: Findings) -> MetaSpec | None:
     given = {key: value for key, value in tree.items() if key not in SAVED_RUN_KEYS}
-    return build_block(
-        MetaSpec, given, "meta", findings, label="meta", siblings=_FORMER_META_KEYS.split()
-    )
+    return build_block(MetaSpec, given, "meta", findings, "meta", _FORMER_META_KEYS.split())
 
 
 def _cross_check(spec: Spec, findings: Findings) -> None:

@@ -17,7 +17,7 @@ from slm_lab.spec.algorithm.base import (
     Tree,
     mlp,
 )
-from slm_lab.spec.block import Count, CountOrZero, Flag, Fraction, NonNegative, spec_key
+from slm_lab.spec.block import Count, CountOrZero, Flag, Fraction, Key, NonNegative
 
 if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec
@@ -50,12 +50,12 @@ AdvantageScaling = Annotated[
 class AdvantageKeys(DiscountedSpec):
     """Keys that A2C and PPO share."""
 
-    entropy_coef_spec: ScheduleSpec | None = spec_key(
+    entropy_coef_spec: ScheduleSpec | None = Key(
         None, "Schedule of the entropy bonus; null is none."
     )
-    val_loss_coef: NonNegative = spec_key(1.0, "Weight of the value loss.")
-    normalize_v_targets: Flag = spec_key(False, "Scale value targets by a running std.")
-    normalize_advantages: AdvantageScaling = spec_key(
+    val_loss_coef: NonNegative = Key(1.0, "Weight of the value loss.")
+    normalize_v_targets: Flag = Key(False, "Scale value targets by a running std.")
+    normalize_advantages: AdvantageScaling = Key(
         "standardize", "How advantages are scaled; true and false are accepted."
     )
 
@@ -63,14 +63,14 @@ class AdvantageKeys(DiscountedSpec):
 class ActorCriticSpec(AdvantageKeys, OnPolicySpec):
     """Advantage actor-critic (A2C)."""
 
-    lam: Fraction | None = spec_key(
+    lam: Fraction | None = Key(
         0.95, "Lambda of GAE, as 0.95; null for num_step_returns, or whole-rollout returns."
     )
-    num_step_returns: Count | None = spec_key(
+    num_step_returns: Count | None = Key(
         None, "n of n-step returns when lam is null; replaces training_frequency."
     )
-    policy_loss_coef: NonNegative = spec_key(1.0, "Weight of the policy loss.")
-    critic_iter: CountOrZero = spec_key(
+    policy_loss_coef: NonNegative = Key(1.0, "Weight of the policy loss.")
+    critic_iter: CountOrZero = Key(
         0, "Extra gradient steps of the critic alone, on the same rollout."
     )
 

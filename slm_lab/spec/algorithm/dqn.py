@@ -18,7 +18,7 @@ from slm_lab.spec.algorithm.base import (
     check_off_policy,
     mlp,
 )
-from slm_lab.spec.block import Count, CountOrZero, Findings, spec_key
+from slm_lab.spec.block import Count, CountOrZero, Findings, Key
 from slm_lab.spec.memory import MemoryKind, replay
 from slm_lab.spec.net import REPLACE, TARGET_KEYS
 
@@ -33,12 +33,12 @@ Q_NET = mlp([64, 64], "relu", 1e-3, clip_grad_val=10.0)
 class ValueBasedSpec(DiscountedSpec):
     """Keys of algorithms that act by their Q values."""
 
-    action_policy: Literal["default", "random", "epsilon_greedy", "boltzmann"] = spec_key(
+    action_policy: Literal["default", "random", "epsilon_greedy", "boltzmann"] = Key(
         "default",
         "How an action is chosen from the Q values; default is epsilon_greedy, or "
         "boltzmann where action_pdtype is Categorical.",
     )
-    explore_var_spec: ScheduleSpec | None = spec_key(
+    explore_var_spec: ScheduleSpec | None = Key(
         None,
         "Schedule of epsilon (epsilon_greedy) or temperature (boltzmann); null is "
         "from 1 to 0.05 over the first fifth of env.max_frame.",
@@ -64,13 +64,13 @@ class DQNSpec(ValueBasedSpec):
     name: Literal["VanillaDQN", "DQNBase", "DQN", "DoubleDQN"] = Field(
         description="Algorithm name."
     )
-    training_frequency: Count = spec_key(4, "Transitions between training calls.")
-    training_start_step: CountOrZero | None = spec_key(
+    training_frequency: Count = Key(4, "Transitions between training calls.")
+    training_start_step: CountOrZero | None = Key(
         None, "Transitions before the first training call; null is one batch."
     )
-    training_iter: Count = spec_key(1, "Batches per training call.")
-    training_batch_iter: Count = spec_key(1, "Gradient steps per batch.")
-    n_step: Count = spec_key(1, "Rewards summed before the bootstrap.")
+    training_iter: Count = Key(1, "Batches per training call.")
+    training_batch_iter: Count = Key(1, "Gradient steps per batch.")
+    n_step: Count = Key(1, "Rewards summed before the bootstrap.")
 
     def pace(self, spec: Spec) -> Pace:
         return Pace(self.training_frequency, self.training_iter * self.training_batch_iter)

@@ -18,7 +18,7 @@ from slm_lab.spec.algorithm.base import (
     mlp,
     warn_if_never,
 )
-from slm_lab.spec.block import Count, Findings, Flag, Fraction, spec_key
+from slm_lab.spec.block import Count, Findings, Flag, Fraction, Key
 from slm_lab.spec.memory import MemoryKind
 
 if TYPE_CHECKING:
@@ -32,21 +32,19 @@ PPO_NET = mlp([64, 64], "tanh", 3e-4, **ACTOR_CRITIC)
 class PPOSpec(AdvantageKeys):
     """Proximal policy optimisation with a clipped objective."""
 
-    lam: Fraction = spec_key(0.95, "Lambda of GAE, 0 to 1.")
+    lam: Fraction = Key(0.95, "Lambda of GAE, 0 to 1.")
     clip_eps_spec: ScheduleSpec = Field(
         default_factory=lambda: ScheduleSpec(name="no_decay", start_val=0.2),
         description="Schedule of the clip range; a constant 0.2 unless given.",
     )
-    time_horizon: Count = spec_key(
+    time_horizon: Count = Key(
         2048, "Rollout length in steps of each env; unless given, 2,048 steps over all envs."
     )
-    training_epoch: Count = spec_key(10, "Passes over each rollout.")
-    minibatch_size: Count = spec_key(64, "Transitions per gradient step.")
-    clip_vloss: Flag = spec_key(False, "Clip the value's change by the clip range.")
-    symlog: Flag = spec_key(False, "Compare values and targets in symlog space.")
-    recompute_advantages: Flag = spec_key(
-        False, "Recompute values and advantages before each epoch."
-    )
+    training_epoch: Count = Key(10, "Passes over each rollout.")
+    minibatch_size: Count = Key(64, "Transitions per gradient step.")
+    clip_vloss: Flag = Key(False, "Clip the value's change by the clip range.")
+    symlog: Flag = Key(False, "Compare values and targets in symlog space.")
+    recompute_advantages: Flag = Key(False, "Recompute values and advantages before each epoch.")
 
     @classmethod
     def fill(cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:

@@ -10,17 +10,17 @@ from slm_lab.spec.algorithm.base import (
     Style,
     mlp,
 )
-from slm_lab.spec.block import Flag, NonNegative, spec_key
+from slm_lab.spec.block import Flag, Key, NonNegative
 
 
 class ReinforceSpec(OnPolicySpec):
     """Monte-Carlo policy gradient."""
 
-    entropy_coef_spec: ScheduleSpec | None = spec_key(
+    entropy_coef_spec: ScheduleSpec | None = Key(
         None, "Schedule of the entropy bonus; null is none."
     )
-    center_return: Flag = spec_key(False, "Subtract the batch mean from returns.")
-    policy_loss_coef: NonNegative = spec_key(1.0, "Weight of the policy loss.")
+    center_return: Flag = Key(False, "Subtract the batch mean from returns.")
+    policy_loss_coef: NonNegative = Key(1.0, "Weight of the policy loss.")
 
 
 RECORDS = (

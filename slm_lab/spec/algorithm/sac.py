@@ -23,12 +23,12 @@ from slm_lab.spec.block import (
     Findings,
     Flag,
     Fraction,
+    Key,
     NonNegative,
     Number,
     Positive,
     invalid,
     shown,
-    spec_key,
 )
 from slm_lab.spec.memory import replay
 from slm_lab.spec.net import POLYAK
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 class EntropyAnnealSpec(Block):
     """Target entropy of discrete SAC as a share of ln(number of actions), linear over frames."""
 
-    start_ratio: Fraction = spec_key(0.6, "Share at frame 0.")
-    end_ratio: Fraction | None = spec_key(None, "Share at the end; null keeps the start.")
-    frames: CountOrZero = spec_key(0, "Frames from start_ratio to end_ratio.")
+    start_ratio: Fraction = Key(0.6, "Share at frame 0.")
+    end_ratio: Fraction | None = Key(None, "Share at the end; null keeps the start.")
+    frames: CountOrZero = Key(0, "Frames from start_ratio to end_ratio.")
 
 
 def _target_entropy(value: object) -> object:
@@ -57,39 +57,39 @@ TargetEntropy = Annotated[float | Literal["auto"], BeforeValidator(_target_entro
 class SoftActorCriticSpec(DiscountedSpec):
     """Soft actor-critic (SAC), continuous and discrete."""
 
-    training_frequency: Count = spec_key(1, "Transitions between training calls.")
-    training_iter: Count | None = spec_key(
+    training_frequency: Count = Key(1, "Transitions between training calls.")
+    training_iter: Count | None = Key(
         None,
         "Batches per training call; null is the smaller of num_envs and "
         "training_frequency, one batch a transition.",
     )
-    training_start_step: CountOrZero | None = spec_key(
+    training_start_step: CountOrZero | None = Key(
         None, "Random transitions before learning; null is max(1000, batch_size)."
     )
-    policy_delay: Count = spec_key(1, "Critic updates per actor and target update.")
-    target_entropy: TargetEntropy = spec_key(
+    policy_delay: Count = Key(1, "Critic updates per actor and target update.")
+    target_entropy: TargetEntropy = Key(
         "auto", "Target of the policy entropy; auto is -dim, or a ratio of ln(n)."
     )
     entropy_anneal: EntropyAnnealSpec = Field(
         default_factory=EntropyAnnealSpec,
         description="Discrete actions: schedule of the target entropy ratio.",
     )
-    init_alpha: Positive = spec_key(1.0, "Temperature at the start.")
-    alpha_lr: NonNegative | None = spec_key(
+    init_alpha: Positive = Key(1.0, "Temperature at the start.")
+    alpha_lr: NonNegative | None = Key(
         None, "Learning rate of the temperature; null is the actor's."
     )
-    log_alpha_min: Number = spec_key(-10.0, "Lower clamp of log alpha.")
-    log_alpha_max: Number = spec_key(2.0, "Upper clamp of log alpha.")
-    fixed_alpha: NonNegative | None = spec_key(None, "Constant temperature instead of a tuned one.")
-    alpha_anneal_frames: CountOrZero = spec_key(
+    log_alpha_min: Number = Key(-10.0, "Lower clamp of log alpha.")
+    log_alpha_max: Number = Key(2.0, "Upper clamp of log alpha.")
+    fixed_alpha: NonNegative | None = Key(None, "Constant temperature instead of a tuned one.")
+    alpha_anneal_frames: CountOrZero = Key(
         0, "Frames over which fixed_alpha decays to 0; 0 is never."
     )
-    entropy_penalty_coef: NonNegative = spec_key(
+    entropy_penalty_coef: NonNegative = Key(
         0.0, "Discrete actions: penalty on changes of the entropy."
     )
-    symlog: Flag = spec_key(False, "Critic losses in symlog space.")
-    spectral_norm: Flag = spec_key(False, "Spectral norm on the last hidden critic layer.")
-    n_step: Count = spec_key(1, "Rewards summed before the bootstrap.")
+    symlog: Flag = Key(False, "Critic losses in symlog space.")
+    spectral_norm: Flag = Key(False, "Spectral norm on the last hidden critic layer.")
+    n_step: Count = Key(1, "Rewards summed before the bootstrap.")
 
     @model_validator(mode="after")
     def _alpha_range(self) -> SoftActorCriticSpec:

@@ -7,14 +7,14 @@ from typing import Any
 from slm_lab.spec.algorithm.a2c import A2C_NET, ActorCriticSpec
 from slm_lab.spec.algorithm.base import AlgorithmInfo, Defaults, Style, Tree
 from slm_lab.spec.algorithm.ppo import PPO_NET, PPOSpec
-from slm_lab.spec.block import Block, Count, NonNegative, spec_key
+from slm_lab.spec.block import Block, Count, Key, NonNegative
 
 
 class _SelfImitation(Block):
-    sil_policy_loss_coef: NonNegative = spec_key(1.0, "Weight of the self-imitation policy loss.")
-    sil_val_loss_coef: NonNegative = spec_key(0.1, "Weight of the self-imitation value loss.")
-    training_iter: Count = spec_key(1, "Replay batches per training call.")
-    training_batch_iter: Count = spec_key(1, "Gradient steps per replay batch.")
+    sil_policy_loss_coef: NonNegative = Key(1.0, "Weight of the self-imitation policy loss.")
+    sil_val_loss_coef: NonNegative = Key(0.1, "Weight of the self-imitation value loss.")
+    training_iter: Count = Key(1, "Replay batches per training call.")
+    training_batch_iter: Count = Key(1, "Gradient steps per replay batch.")
 
 
 class SILSpec(_SelfImitation, ActorCriticSpec):
