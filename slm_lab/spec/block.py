@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from slm_lab.spec.error import Problem, did_you_mean
+from slm_lab.spec.error import Problem, did_you_mean, nearest
 
 MAX_COUNT = 10**13
 
@@ -35,14 +35,12 @@ class Block(BaseModel):
     def _null_means_default(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        return {key: value for key, value in data.items() if not _is_absent(cls, key, value)}
-
-
-def _is_absent(model: type[BaseModel], key: str, value: object) -> bool:
-    info = model.model_fields.get(key)
-    if value is not None or info is None or info.is_required():
-        return False
-    return type(None) not in get_args(info.annotation)
+        absent = {key for key, value in data.items() if value is None}
+        for key, info in cls.model_fields.items():
+            if info.is_required() or type(None) in get_args(info.annotation):
+                absent.discard(key)
+        absent &= cls.model_fields.keys()
+        return {key: value for key, value in data.items() if key not in absent}
 
 
 def Key(default: Any, description: str) -> Any:
@@ -150,8 +148,9 @@ def build_block(
     """
     spelling = spelling or {}
     known: dict[str, Any] = {}
+    takes_any_key = "kwargs" in model.model_fields
     for key, value in tree.items():
-        if key in model.model_fields or takes_any_key(model):
+        if key in model.model_fields or takes_any_key:
             known[key] = value
         elif key in siblings:
             if value is not None:
@@ -165,11 +164,6 @@ def build_block(
         for detail in error.errors(include_url=False):
             findings.problems.append(_problem(detail, model, path, label, spelling))
         return None
-
-
-def takes_any_key(model: type[BaseModel]) -> bool:
-    """Whether the block gathers keys it does not know into its `kwargs`."""
-    return "kwargs" in model.model_fields
 
 
 def gather_kwargs(model: type[BaseModel], data: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,10 +192,12 @@ def _problem(
         case "extra_forbidden":
             message = f"unknown key. {did_you_mean(parts[-1], owner.model_fields)}"
         case "literal_error":
-            options = [option.strip("'") for option in _options(context["expected"])]
+            # pydantic words the options as "'a', 'b' or 'c'"
+            words = context["expected"].replace(" or ", ", ").split(", ")
+            options = [word.strip("'") for word in words]
             message = f"found {shown(found)}; expected one of {', '.join(options)}."
-            if isinstance(found, str):
-                message += f" {did_you_mean(found, options)}" if _close(found, options) else ""
+            if isinstance(found, str) and (close := nearest(found, options, count=1)):
+                message += f" Did you mean `{close[0]}`?"
         case "model_type" | "dict_type":
             message = f"found {shown(found)}; expected a mapping ({description})"
         case "spec":
@@ -209,16 +205,7 @@ def _problem(
         case _:
             expected = detail["msg"].replace("Input should be", "expected")
             message = f"found {shown(found)}; {expected} ({description})"
-    return Problem(".".join([path, *parts]) if path else ".".join(parts), message)
-
-
-def _close(word: str, options: list[str]) -> bool:
-    return did_you_mean(word, options).startswith("Did")
-
-
-def _options(expected: str) -> list[str]:
-    """Split the options of a literal, which pydantic words as "'a', 'b' or 'c'"."""
-    return expected.replace(" or ", ", ").split(", ")
+    return Problem(".".join([path, *parts] if path else parts), message)
 
 
 def _field_at(model: type[BaseModel], parts: list[str]) -> tuple[type[BaseModel], str]:

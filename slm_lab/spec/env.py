@@ -20,9 +20,10 @@ from slm_lab.spec.block import (
     Number,
     Positive,
     SmallCount,
+    expect,
     gather_kwargs,
     invalid,
-    shown,
+    is_number,
 )
 from slm_lab.spec.trust import SpecOrigin
 from slm_lab.types import Backend
@@ -47,11 +48,10 @@ _ATARI_CLIP = 1.0
 def _clip_range(value: object) -> object:
     """Read a clip range; a number c stands for [-c, c]."""
     pair = value if isinstance(value, list | tuple) else (value, value)
-    if len(pair) != 2 or any(isinstance(x, bool) or not isinstance(x, int | float) for x in pair):
-        raise invalid(f"found {shown(value)}; expected a number c or a pair [low, high]")
+    is_range = len(pair) == 2 and all(map(is_number, pair))
+    expect(is_range, value, "a number c or a pair [low, high]")
     low, high = pair if isinstance(value, list | tuple) else (-pair[0], pair[0])
-    if low >= high:
-        raise invalid(f"found {shown(value)}; expected low below high (a number c is [-c, c])")
+    expect(low < high, value, "low below high (a number c is [-c, c])")
     return (low, high)
 
 

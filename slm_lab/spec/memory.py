@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from slm_lab.spec.block import Block, Count, Flag, Fraction, Key, NonNegative, invalid
+from slm_lab.spec.block import Block, Count, Flag, Fraction, Key, NonNegative, expect
 from slm_lab.spec.record import Record, Registry
 
 MemoryKind = Literal["rollout", "episodes", "replay"]
@@ -70,9 +70,8 @@ class ReplaySpec(MemorySpec):
 
     @model_validator(mode="after")
     def _batch_fits(self) -> ReplaySpec:
-        if self.batch_size > self.max_size:
-            expected = f"expected at most max_size = {self.max_size}"
-            raise invalid(f"found {self.batch_size}; {expected}", key="batch_size")
+        size, most = self.batch_size, self.max_size
+        expect(size <= most, size, f"at most max_size = {most}", "batch_size")
         return self
 
 

@@ -20,6 +20,7 @@ from slm_lab.spec.block import (
     Positive,
     SmallCount,
     Whole,
+    expect,
     invalid,
     shown,
 )
@@ -79,10 +80,6 @@ def _gpu(value: object) -> object:
     return not (value is False or value == "false")
 
 
-def _null_when_empty(value: object) -> object:
-    return None if value == {} else value
-
-
 Activation = Annotated[
     str,
     BeforeValidator(_activation),
@@ -108,9 +105,9 @@ class NetSpec(Block):
     optim_spec: OptimSpec = Field(
         default_factory=OptimSpec, description="Optimiser and its arguments."
     )
-    lr_scheduler_spec: Annotated[SchedulerSpec | None, BeforeValidator(_null_when_empty)] = Key(
-        None, "Learning-rate scheduler; null is constant."
-    )
+    lr_scheduler_spec: Annotated[
+        SchedulerSpec | None, BeforeValidator(lambda value: None if value == {} else value)
+    ] = Key(None, "Learning-rate scheduler; null is constant.")
     update_type: Literal["replace", "polyak"] | None = Key(
         None,
         "How target nets follow the online nets: polyak for SAC, replace for DQN unless given.",
@@ -179,9 +176,9 @@ def _conv_layer(row: object, index: int) -> tuple[Any, ...]:
         sizes = cell if isinstance(cell, tuple) and position > 0 else (cell,)
         least = 0 if position == 3 else 1
         whole = all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
-        if not whole or len(sizes) > 2 or min(sizes) < least:
-            expected = f"expected a whole number of at least {least}, or two"
-            raise invalid(f"found {shown(cell)}; {expected}", key=f"{index}.{position}")
+        fits = whole and len(sizes) <= 2 and min(sizes) >= least
+        expected = f"a whole number of at least {least}, or two"
+        expect(fits, cell, expected, f"{index}.{position}")
     return tuple(pairs)
 
 
@@ -203,16 +200,13 @@ class DuelingConvNetSpec(ConvNetSpec):
     """Convolutions with value and advantage heads."""
 
 
-def _cell_type(value: object) -> object:
-    return value.upper() if isinstance(value, str) else value
-
-
 class RecurrentNetSpec(NetSpec):
     """Fully connected layers, then a recurrent cell that remembers the episode so far."""
 
-    cell_type: Annotated[Literal["RNN", "LSTM", "GRU"], BeforeValidator(_cell_type)] = Key(
-        "GRU", "Recurrent cell."
-    )
+    cell_type: Annotated[
+        Literal["RNN", "LSTM", "GRU"],
+        BeforeValidator(lambda value: value.upper() if isinstance(value, str) else value),
+    ] = Key("GRU", "Recurrent cell.")
     fc_hid_layers: Widths = Key((), "Width of each layer before the cell.")
     rnn_hidden_size: SmallCount = Key(64, "Width of the cell.")
     rnn_num_layers: SmallCount = Key(1, "Stacked cells.")
@@ -237,8 +231,8 @@ class TorchArcNetSpec(NetSpec):
             raise invalid("expected exactly one of arc and arc_file", key="arc")
         if self.arc is not None:
             for part in ("modules", "graph"):
-                if not isinstance(given := self.arc.get(part), Mapping):
-                    raise invalid(f"found {shown(given)}; expected a mapping", key=f"arc.{part}")
+                given = self.arc.get(part)
+                expect(isinstance(given, Mapping), given, "a mapping", f"arc.{part}")
         return self
 
     @property

@@ -53,13 +53,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _TRIAL = re.compile(r".*_t\d+")
 
 
-def _on_off(value: object) -> object:
-    # YAML reads a bare `on` as true.
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-
-
-def _count_of_truth(value: object) -> object:
-    return int(value) if isinstance(value, bool) else value
+# YAML reads a bare `on` as true.
+_ON_OFF = BeforeValidator(lambda x: {True: "on", False: "off"}[x] if isinstance(x, bool) else x)
+_NUMBERED = BeforeValidator(lambda x: int(x) if isinstance(x, bool) else x)
 
 
 class MetaSpec(Block):
@@ -81,7 +77,7 @@ class MetaSpec(Block):
     )
     rigorous_eval: Annotated[
         CountOrZero,
-        BeforeValidator(_count_of_truth),
+        _NUMBERED,
         WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0}]}),
     ] = Key(0, "Not 0: evaluate in a separate env.")
     search_resources: FreeMapping = Key(
@@ -98,7 +94,7 @@ class MetaSpec(Block):
     )
     compile: Annotated[
         Literal["auto", "on", "off"],
-        BeforeValidator(_on_off),
+        _ON_OFF,
         WithJsonSchema({"enum": ["auto", "on", "off", True, False]}),
     ] = Key("auto", "Compile the learning step; auto decides by expected work.")
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Key(
@@ -154,12 +150,8 @@ class Spec(Block):
     def with_values(self, values: Mapping[str, Any]) -> Spec:
         """Make a validated copy with values written at dotted paths: `{"env.num_envs": 8}`."""
         tree = copy.deepcopy(self._given)
-        problems = [
-            problem
-            for path, value in values.items()
-            if (problem := write_value(tree, path, value)) is not None
-        ]
-        if problems:
+        found = [write_value(tree, path, value) for path, value in values.items()]
+        if problems := [problem for problem in found if problem is not None]:
             raise SpecError(problems, self.name)
         return build_spec(tree, self.name)[0].with_origin(self.origin)
 
@@ -234,10 +226,8 @@ def write_value(tree: dict[str, Any], path: str, value: Any) -> Problem | None:
             node = node[int(part)]
         else:
             return Problem(path, f"`{part}` leads nowhere: {shown(node)} has no parts")
-    if isinstance(node, dict):
-        node[last] = _plain(value)
-    elif _indexes(node, last):
-        node[int(last)] = _plain(value)
+    if isinstance(node, dict) or _indexes(node, last):
+        node[last if isinstance(node, dict) else int(last)] = _plain(value)
     elif isinstance(node, list):
         return Problem(path, f"`{last}` is no index of a list of {len(node)}")
     else:

@@ -11,6 +11,7 @@ it is. Such a module counts as trusted only while its name still leads to that f
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -245,7 +246,8 @@ def _remember(module: str) -> None:
     with suppress(OSError, RuntimeError):  # no home, or a full disk: replays will ask for --trust
         path = trust_file()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with open(path, "a", encoding="utf-8", opener=_private) as record:
+        private = functools.partial(os.open, mode=0o600)
+        with open(path, "a", encoding="utf-8", opener=private) as record:
             record.write(line)  # one short line: of two processes at once neither tears the other's
 
 
@@ -274,7 +276,3 @@ def _module_at(tree: Any, path: list[str]) -> str:
     for part in path:
         tree = tree.get(part) if isinstance(tree, Mapping) else None
     return module_of(tree) if isinstance(tree, str) else ""
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -27,8 +27,8 @@ from slm_lab.spec.block import (
     NonNegative,
     Number,
     Positive,
-    invalid,
-    shown,
+    expect,
+    is_number,
 )
 from slm_lab.spec.memory import replay
 from slm_lab.spec.net import POLYAK
@@ -46,9 +46,8 @@ class EntropyAnnealSpec(Block):
 
 
 def _target_entropy(value: object) -> object:
-    if value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return value
-    raise invalid(f"found {shown(value)}; expected a number or auto")
+    expect(value == "auto" or is_number(value), value, "a number or auto")
+    return value
 
 
 TargetEntropy = Annotated[float | Literal["auto"], BeforeValidator(_target_entropy)]
@@ -93,12 +92,8 @@ class SoftActorCriticSpec(DiscountedSpec):
 
     @model_validator(mode="after")
     def _alpha_range(self) -> SoftActorCriticSpec:
-        if self.log_alpha_min >= self.log_alpha_max:
-            raise invalid(
-                f"found {self.log_alpha_min}; expected less than log_alpha_max = "
-                f"{self.log_alpha_max}",
-                key="log_alpha_min",
-            )
+        low, high = self.log_alpha_min, self.log_alpha_max
+        expect(low < high, low, f"less than log_alpha_max = {high}", "log_alpha_min")
         return self
 
     least_start: ClassVar[int] = 1000
