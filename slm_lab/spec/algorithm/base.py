@@ -23,7 +23,7 @@ from slm_lab.spec.memory import MemoryKind
 from slm_lab.spec.record import Record
 
 if TYPE_CHECKING:
-    from slm_lab.spec.schema import Spec
+    from slm_lab.spec.schema import Spec as Spec  # for the annotations of all algorithms
 
 Tree = dict[str, Any]
 ActionKind = Literal["discrete", "multi_discrete", "multi_binary", "continuous"]

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from slm_lab.spec.algorithm.base import (
-    AlgorithmInfo,
-    Defaults,
-    DiscountedSpec,
-    Pace,
-    Style,
-    batches_per_call,
-    check_off_policy,
-    mlp,
-)
+from slm_lab.spec.algorithm import base
 from slm_lab.spec.block import (
     Block,
     Count,
@@ -32,9 +23,6 @@ from slm_lab.spec.block import (
 )
 from slm_lab.spec.memory import replay
 from slm_lab.spec.net import POLYAK
-
-if TYPE_CHECKING:
-    from slm_lab.spec.schema import Spec
 
 
 class EntropyAnnealSpec(Block):
@@ -53,7 +41,7 @@ def _target_entropy(value: object) -> object:
 TargetEntropy = Annotated[float | Literal["auto"], BeforeValidator(_target_entropy)]
 
 
-class SoftActorCriticSpec(DiscountedSpec):
+class SoftActorCriticSpec(base.DiscountedSpec):
     """Soft actor-critic (SAC), continuous and discrete."""
 
     training_frequency: Count = Key(1, "Transitions between training calls.")
@@ -98,21 +86,21 @@ class SoftActorCriticSpec(DiscountedSpec):
 
     least_start: ClassVar[int] = 1000
 
-    def pace(self, spec: Spec) -> Pace:
-        return Pace(self.training_frequency, batches_per_call(spec))
+    def pace(self, spec: base.Spec) -> base.Pace:
+        return base.Pace(self.training_frequency, base.batches_per_call(spec))
 
-    def cross_check(self, spec: Spec, findings: Findings) -> None:
-        check_off_policy(spec, findings)
+    def cross_check(self, spec: base.Spec, findings: Findings) -> None:
+        base.check_off_policy(spec, findings)
 
 
 RECORDS = (
-    AlgorithmInfo(
+    base.AlgorithmInfo(
         "SoftActorCritic",
         SoftActorCriticSpec,
         "slm_lab.agent.algorithm.sac:SoftActorCritic",
         aliases=("SAC",),
         label="SAC",
-        style=Style("pink", "s"),
+        style=base.Style("pink", "s"),
         order=80,
         memories=frozenset({"replay"}),
         actions=frozenset({"discrete", "continuous"}),
@@ -120,6 +108,8 @@ RECORDS = (
         recurrent=False,
         columns=("alpha",),
         seconds_saved=8e-3,  # three nets and a temperature: 16.9 ms -> 8.1
-        defaults=Defaults(replay(256, 1_000_000), mlp([256, 256], "relu", 3e-4), target=POLYAK),
+        defaults=base.Defaults(
+            replay(256, 1_000_000), base.mlp([256, 256], "relu", 3e-4), target=POLYAK
+        ),
     ),
 )
