@@ -30,7 +30,7 @@ from slm_lab.runs.resume import (
 )
 from slm_lab.search.run import SearchFailed, SearchStopped, run_search
 from slm_lab.spec import Problem, Spec, SpecError
-from slm_lab.spec.name import name_complaint
+from slm_lab.spec.schema import name_complaint
 from slm_lab.spec.trust import admit_modules
 from slm_lab.training.console import setup_run_log
 from slm_lab.training.executors.local import available_cores

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from slm_lab.benchmark import PAGE, PLOTS_DIR, RESULTS_DIR
 from slm_lab.cli.options import FAILED, LogLevel, print_columns
 
 if TYPE_CHECKING:
-    from slm_lab.benchmark.manifest import BenchmarkManifest, Row
     from slm_lab.benchmark.runner import BenchmarkOutcome, Step
     from slm_lab.benchmark.state import RowState
 
@@ -21,20 +22,20 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Phases = Annotated[list[int] | None, typer.Option("--phase", help="Phase, 1 to 5. Repeatable.")]
+Phases = Annotated[list[int] | None, Option("--phase", help="Phase, 1 to 5. Repeatable.")]
 Envs = Annotated[
-    list[str] | None, typer.Option("--env", help="Env, or part of its name; * works. Repeatable.")
+    list[str] | None, Option("--env", help="Env, or part of its name; * works. Repeatable.")
 ]
 Algorithms = Annotated[
-    list[str] | None, typer.Option("--algo", help="Algorithm, such as PPO. Repeatable.")
+    list[str] | None, Option("--algo", help="Algorithm, such as PPO. Repeatable.")
 ]
 ManifestPath = Annotated[
-    Path | None, typer.Option("--manifest", help="Another manifest: a folder, or a file of it.")
+    Path | None, Option("--manifest", help="Another manifest: a folder, or a file of it.")
 ]
-Data = Annotated[Path, typer.Option("--data", "-d", help="Folder of the run folders.")]
-Results = Annotated[Path, typer.Option("--results", help="Folder of the collected results.")]
-Page = Annotated[Path, typer.Option("--page", help="The page that is written.")]
-Plots = Annotated[Path, typer.Option("--plots", help="Folder of the page's plots.")]
+Data = Annotated[Path, Option("--data", "-d", help="Folder of the run folders.")]
+Results = Annotated[Path, Option("--results", help="Folder of the collected results.")]
+Page = Annotated[Path, Option("--page", help="The page that is written.")]
+Plots = Annotated[Path, Option("--plots", help="Folder of the page's plots.")]
 
 DATA = Path("data")
 
@@ -45,15 +46,12 @@ def run(
     envs: Envs = None,
     algorithms: Algorithms = None,
     budget: Annotated[
-        float | None,
-        typer.Option(min=0.0, metavar="HOURS", help="Stop cleanly after so many hours."),
+        float | None, Option(min=0.0, metavar="HOURS", help="Stop cleanly after so many hours.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would run and how long, and exit.")
+        bool, Option("--dry-run", help="Print what would run and how long, and exit.")
     ] = False,
-    retry: Annotated[
-        bool, typer.Option("--retry", help="Also rows whose last run failed.")
-    ] = False,
+    retry: Annotated[bool, Option("--retry", help="Also rows whose last run failed.")] = False,
     log_level: LogLevel = "INFO",
     data: Data = DATA,
     results: Results = RESULTS_DIR,
@@ -69,7 +67,7 @@ def run(
     from slm_lab.benchmark.runner import open_steps, run_benchmark
 
     loaded = load_manifest(manifest)
-    rows = _chosen(loaded, phases, envs, algorithms)
+    rows = loaded.choose(phases=phases or (), envs=envs or (), algorithms=algorithms or ())
     kept = read_results(results)
     steps = open_steps(rows, loaded, kept, results_dir=results, data_dir=data, retry=retry)
     if not steps:
@@ -103,22 +101,21 @@ def status(
     from slm_lab.benchmark.manifest import load_manifest
     from slm_lab.benchmark.state import row_states
 
-    rows = _chosen(load_manifest(manifest), phases, envs, algorithms)
+    loaded = load_manifest(manifest)
+    rows = loaded.choose(phases=phases or (), envs=envs or (), algorithms=algorithms or ())
     states = row_states(rows, results, data)
     _print_table(
         ("ENV", "ALGORITHM", "STATUS", "SCORE", "GOAL", "FOLDER OR REASON"),
         [_status_cells(state) for state in states],
     )
-    counts: dict[str, int] = {}
-    for state in states:
-        counts[state.status] = counts.get(state.status, 0) + 1
+    counts = Counter(state.status for state in states)
     typer.echo(", ".join(f"{number} {status}" for status, number in counts.items()))
 
 
 @app.command()
 def collect(
     folders: Annotated[
-        list[str], typer.Argument(metavar="FOLDER...", help="Run folders of finished rows.")
+        list[str], Argument(metavar="FOLDER...", help="Run folders of finished rows.")
     ],
     results: Results = RESULTS_DIR,
     manifest: ManifestPath = None,
@@ -157,7 +154,7 @@ def table(
 def audit(
     folders: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[FOLDER...]", help="Run folders; without, the collected results."),
+        Argument(metavar="[FOLDER...]", help="Run folders; without, the collected results."),
     ] = None,
     results: Results = RESULTS_DIR,
     page: Page = PAGE,
@@ -179,15 +176,6 @@ def audit(
         typer.echo(f"{len(offences)} offence(s)", err=True)
         raise typer.Exit(FAILED)
     typer.echo("ok")
-
-
-def _chosen(
-    manifest: BenchmarkManifest,
-    phases: Sequence[int] | None,
-    envs: Sequence[str] | None,
-    algorithms: Sequence[str] | None,
-) -> list[Row]:
-    return manifest.choose(phases=phases or (), envs=envs or (), algorithms=algorithms or ())
 
 
 def _status_cells(state: RowState) -> tuple[str, ...]:

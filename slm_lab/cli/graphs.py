@@ -1,17 +1,17 @@
-"""`slm-lab plot`, `plot-list`, `compare`, `retro`: graphs and statistics of run folders."""
+"""`slm-lab plot`, `plot-list`, `compare`, `retro`, `dashboard`, `report`: results of runs."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
-from slm_lab.cli.options import DataFolder, printable
+from slm_lab.cli.options import BAD_INPUT, DataFolder, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,36 +19,30 @@ if TYPE_CHECKING:
     from slm_lab.analysis.comparison import EnvComparison, Estimate
     from slm_lab.analysis.saved_trial import SavedTrial
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="Folder to write graphs into.")]
+Output = Annotated[Path, Option("--output", "-o", help="Folder to write graphs into.")]
 Legends = Annotated[
     str | None,
-    typer.Option("--legends", "-l", help="Names of the folders in the graph, separated by commas."),
+    Option("--legends", "-l", help="Names of the folders in the graph, separated by commas."),
 ]
-
-
-class X(StrEnum):
-    frame = "frame"
-    time = "time"
-    opt_step = "opt_step"
 
 
 def plot(
     folders: Annotated[
         str,
-        typer.Option(
-            "--folders", "-f", help="Run folders, separated by commas: names in -d, or paths."
-        ),
+        Option("--folders", "-f", help="Run folders, separated by commas: names in -d, or paths."),
     ],
     title: Annotated[
-        str | None, typer.Option("--title", "-t", help="Title; the env's name if not given.")
+        str | None, Option("--title", "-t", help="Title; the env's name if not given.")
     ] = None,
     legends: Legends = None,
     data_folder: DataFolder = Path("data"),
     output: Output = Path("docs/plots"),
-    legend: Annotated[bool, typer.Option(help="Draw a legend.")] = True,
-    x: Annotated[X, typer.Option("--x", help="What to draw against.")] = X.frame,
-    raw: Annotated[bool, typer.Option("--raw", help="Returns, not their moving average.")] = False,
-    html: Annotated[bool, typer.Option("--html", help="Also a page to zoom and hover.")] = False,
+    legend: Annotated[bool, Option(help="Draw a legend.")] = True,
+    x: Annotated[
+        Literal["frame", "time", "opt_step"], Option("--x", help="What to draw against.")
+    ] = "frame",
+    raw: Annotated[bool, Option("--raw", help="Returns, not their moving average.")] = False,
+    html: Annotated[bool, Option("--html", help="Also a page to zoom and hover.")] = False,
 ) -> None:
     """Draw several trials in one graph: the mean over sessions of each, with its spread."""
     from slm_lab.analysis.comparison_plot import default_title, plot_multi_trial
@@ -61,7 +55,7 @@ def plot(
             output,
             title=title or default_title(trials),
             legends=_legends(legends, len(trials)),
-            x={X.frame: FRAMES, X.time: WALL_TIME, X.opt_step: OPT_STEPS}[x],
+            x={"frame": FRAMES, "time": WALL_TIME, "opt_step": OPT_STEPS}[x],
             smooth=not raw,
             legend=legend,
             html=html,
@@ -100,15 +94,15 @@ def plot_list(data_folder: DataFolder = Path("data")) -> None:
 
 def compare(
     folders: Annotated[
-        list[str], typer.Argument(help="Run folders: names in -d, or paths.", metavar="FOLDERS…")
+        list[str], Argument(help="Run folders: names in -d, or paths.", metavar="FOLDERS…")
     ],
     title: Annotated[
-        str | None, typer.Option("--title", "-t", help="Title of the graphs and their files.")
+        str | None, Option("--title", "-t", help="Title of the graphs and their files.")
     ] = None,
     legends: Legends = None,
     data_folder: DataFolder = Path("data"),
     output: Output = Path("docs/plots"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the bootstrap.")] = 0,
 ) -> None:
     """Compare trials: robust statistics over seeds, with intervals, tests and graphs."""
     from slm_lab.analysis.comparison import compare as compare_trials
@@ -127,8 +121,8 @@ def compare(
 
 
 def retro(
-    folder: Annotated[Path, typer.Argument(help="Run folder of a trial or of a search.")],
-    log_extra: Annotated[bool, typer.Option("--log-extra", help="More graphs.")] = False,
+    folder: Annotated[Path, Argument(help="Run folder of a trial or of a search.")],
+    log_extra: Annotated[bool, Option("--log-extra", help="More graphs.")] = False,
 ) -> None:
     """Redo metrics, tables and graphs of a run folder from its saved files."""
     from slm_lab.api.analyze import analyze
@@ -136,6 +130,53 @@ def retro(
     for metrics in analyze(folder, log_extra=log_extra):
         typer.echo(f"{metrics.graph_png.name.split('_trial_graph')[0]}: {metrics.summary_line()}")
     typer.echo(f"Graphs in {folder}")
+
+
+def dashboard(
+    directory: Annotated[Path, Argument(metavar="DIR", help="Folder of runs, or one run.")] = Path(
+        "data"
+    ),
+    host: Annotated[
+        str, Option(help="Address to listen on; 127.0.0.1 is this machine alone.")
+    ] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8050,
+) -> None:
+    """Serve a page on all runs of a folder: live curves, comparison, logs, targets."""
+    try:
+        from slm_lab.dashboard.server import is_loopback, open_server
+    except ImportError as error:
+        if (error.name or "").split(".")[0] not in ("dash", "dash_ag_grid", "flask", "werkzeug"):
+            raise
+        typer.echo(
+            f"dashboard needs {error.name}, which is not installed. "
+            "Install it: pip install 'slm-lab[dashboard]'",
+            err=True,
+        )
+        raise typer.Exit(BAD_INPUT) from None
+    server = open_server(directory, host=host, port=port)
+    name = f"[{host}]" if ":" in host else host
+    typer.echo(f"Runs of {directory} at http://{name}:{server.server_port}  (Ctrl-C ends)")
+    if not is_loopback(host):
+        typer.echo("Whoever can reach this machine can read these runs.", err=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        typer.echo("")
+    finally:
+        server.server_close()
+
+
+def report(
+    folder: Annotated[Path, Argument(help="Run folder of a trial or a search.")],
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="File; in the run folder if not given.")
+    ] = None,
+) -> None:
+    """Write a run as one HTML file to send: summary, curves, tables, spec, versions, videos."""
+    from slm_lab.dashboard.report import write_report
+
+    path = write_report(folder, output)
+    typer.echo(f"{path}  ({path.stat().st_size / 1e6:.1f} MB, opens offline)")
 
 
 def _read(words: Sequence[str], data_folder: Path) -> list[SavedTrial]:

@@ -1,33 +1,26 @@
-"""`slm-lab`: the command line.
+"""`slm-lab`: the command line, its settings in `.env`, and what it prints when a command fails.
 
 Importing this module is cheap, because each command imports what it needs when it runs.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import time
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import typer
 
-from slm_lab.cli import (
-    benchmark,
-    cloud,
-    doctor,
-    envs,
-    graphs,
-    hub,
-    page,
-    replay,
-    runs,
-    specs,
-    train,
-)
-from slm_lab.cli.guard import guarded
-from slm_lab.cli.options import printable
+from slm_lab.cli import benchmark, checks, graphs, replay, runs, specs, train
+from slm_lab.cli.options import FAILED, printable
+from slm_lab.error import LabError
 
 app = typer.Typer(
     help="SLM Lab: deep reinforcement learning from one spec file and one command.",
@@ -40,14 +33,14 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "enjoy": replay.enjoy,
     "eval": replay.evaluate,
     "export": replay.export,
-    "pull": hub.pull,
-    "push": hub.push,
-    "graduate": hub.graduate,
-    "run-remote": cloud.run_remote,
-    "doctor": doctor.doctor,
+    "pull": runs.pull,
+    "push": runs.push,
+    "graduate": runs.graduate,
+    "run-remote": train.run_remote,
+    "doctor": checks.doctor,
     "list": runs.list_runs,
-    "dashboard": page.dashboard,
-    "report": page.report,
+    "dashboard": graphs.dashboard,
+    "report": graphs.report,
     "spec": specs.spec,
     "specs": specs.specs,
     "plot": graphs.plot,
@@ -56,17 +49,26 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "retro": graphs.retro,
     "run": train.run,
 }
-GROUPS = {"env": envs.app, "benchmark": benchmark.app}
+GROUPS = {"env": checks.app, "benchmark": benchmark.app}
 for name, command in COMMANDS.items():
     app.command(name)(command)
 for name, group in GROUPS.items():
     app.add_typer(group, name=name)
 
+DEBUG_VARIABLE = "SLM_LAB_DEBUG"
+MAX_DOTENV_BYTES = 100_000
+# Only these are taken from `.env`. Other variables decide which programs a process starts and
+# which code they load (GIT_SSH_COMMAND, IMAGEIO_FFMPEG_EXE, CXX, LD_PRELOAD, PYTHONPATH).
+_SETTINGS = """
+HF_REPO HF_TOKEN HF_ENDPOINT UPLOAD_HF RENDER LOG_LEVEL LOG_EXTRA OPTIMIZE_PERF CUDA_OFFSET PROFILE
+PROF_SKIP PROF_ACTIVE KEEP_TRIALS RAY_ADDRESS WANDB_MODE WANDB_PROJECT WANDB_API_KEY
+DSTACK_SERVER_URL
+"""
+SETTINGS = frozenset(_SETTINGS.split())
+
 
 def main() -> None:
     """Entry point: also takes the older form `slm-lab SPEC_FILE SPEC_NAME MODE`."""
-    from slm_lab.cli.dotenv import load_dotenv
-
     warnings.showwarning = _show_warning
     arguments = sys.argv[1:]
     if arguments and arguments[0] not in {*COMMANDS, *GROUPS, "--help"}:
@@ -91,6 +93,109 @@ def _show_warning(
     message: Warning | str, category: type[Warning], *_: object, **__: object
 ) -> None:
     typer.echo(printable(f"{category.__name__}: {message}"), err=True)
+
+
+class DotenvError(LabError):
+    """A line of `.env` that cannot be read. The message never repeats it: it may be a token."""
+
+
+def load_dotenv(path: Path, environment: MutableMapping[str, str]) -> str:
+    """Take the settings of a file that the shell has not set.
+
+    A file of a run folder, which may have come from anywhere, is not read; the returned message
+    says so to the user.
+    """
+    if not path.is_file():
+        return ""
+    from slm_lab.spec.run_folder import run_place  # slow: only with a file
+
+    if folder := run_place(path):
+        return f"{path}: not read, because it belongs to runs ({folder})."
+    try:
+        if path.stat().st_size > MAX_DOTENV_BYTES:
+            raise DotenvError(f"{path}: {path.stat().st_size:,} bytes are too many for settings.")
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise DotenvError(f"{path}: is no UTF-8 text.") from None
+    except OSError as error:
+        raise DotenvError(f"{path}: cannot be read ({error.strerror}).") from None
+    for name, value in parse_dotenv(text, str(path)).items():
+        if name in SETTINGS:
+            environment.setdefault(name, value)
+    return ""
+
+
+def parse_dotenv(text: str, source: str = ".env") -> dict[str, str]:
+    """NAME=value, one per line, as `python-dotenv` reads it; nothing is substituted or run."""
+    from dotenv.parser import parse_stream
+
+    values = {}
+    for binding in parse_stream(io.StringIO(text)):
+        value = binding.value or ""
+        if binding.error or "\0" in value:
+            statement = binding.original.string
+            blank = statement[: len(statement) - len(statement.lstrip())].count("\n")
+            raise DotenvError(
+                f"{source}, line {binding.original.line + blank}: expected NAME=value, or quotes "
+                "that close."
+            )
+        if binding.key is not None and binding.value is not None:
+            values[binding.key] = value
+    return values
+
+
+@contextmanager
+def guarded(arguments: Sequence[str]) -> Iterator[None]:
+    """Turn an error of a command into one line on stderr and an exit code.
+
+    The traceback of an error that is not a LabError is saved to a file. It is also printed with
+    SLM_LAB_DEBUG=1 or --log-level DEBUG.
+    """
+    try:
+        yield
+    except LabError as error:
+        _fail(f"{type(error).__name__}: {error}", error.exit_code)
+    except Exception as error:
+        text = f"slm-lab {' '.join(arguments)}\n{traceback.format_exc()}"
+        file = _save(text)
+        if file is None or _wants_traceback(arguments):
+            typer.echo(printable(text.rstrip()), err=True)
+        reason = " ".join(str(error).split())
+        kept = "above" if file is None else f"in {file}"
+        _fail(f"Unexpected {type(error).__name__}: {reason} (traceback {kept})", FAILED)
+
+
+def _fail(text: str, exit_code: int) -> None:
+    typer.echo(printable(text), err=True)
+    sys.exit(exit_code)
+
+
+def _save(text: str) -> Path | None:
+    """Write a traceback to the log of the run folder, else to a file of its own.
+
+    Returns None when neither can be written.
+    """
+    from slm_lab.spec.trust import state_folder
+    from slm_lab.training.console import open_log_file
+
+    if log := open_log_file():
+        log.write(f"{text.rstrip()}\n")
+        return log.path
+    try:
+        folder = state_folder() / "tracebacks"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = folder / f"{time.strftime('%Y_%m_%d_%H%M%S')}_{os.getpid()}.log"
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except (OSError, RuntimeError):  # a full disk, or no home folder
+        return None
+    return file
+
+
+def _wants_traceback(arguments: Sequence[str]) -> bool:
+    words = " ".join(arguments).replace("=", " ").split()
+    after_flag = [word for flag, word in pairwise(words) if flag == "--log-level"]
+    level = after_flag[-1] if after_flag else os.environ.get("LOG_LEVEL", "")
+    return bool(os.environ.get(DEBUG_VARIABLE)) or level.upper() in ("DEBUG", "TRACE")
 
 
 if __name__ == "__main__":

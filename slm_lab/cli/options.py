@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Option
 
 FAILED = 1
 BAD_INPUT = 2
 
 Sets = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         "-s",
         metavar="KEY=VALUE",
@@ -22,7 +23,7 @@ Sets = Annotated[
 ]
 Trust = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--trust",
         metavar="MODULE",
         help="Let the spec of a run folder import this module, as my_package.envs. Repeatable.",
@@ -30,9 +31,9 @@ Trust = Annotated[
 ]
 
 
-LogLevel = Annotated[str, typer.Option(envvar="LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")]
+LogLevel = Annotated[str, Option(envvar="LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")]
 DataFolder = Annotated[
-    Path, typer.Option("--data-folder", "-d", help="Folder that holds the run folders.")
+    Path, Option("--data-folder", "-d", help="Folder that holds the run folders.")
 ]
 
 

@@ -3,79 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from typer import Argument, Option
 
 from slm_lab.cli.options import Trust, printable
 
 if TYPE_CHECKING:
     from slm_lab.analysis.evaluation import Evaluation
+    from slm_lab.runs.saved_run import SavedRun
     from slm_lab.training.play import Episodes
 
 EPISODES, EPISODES_ON_VIDEO = 10, 1
 
 Folder = Annotated[
-    str,
-    typer.Argument(help="Run folder, a *_spec.json or *_spec.yaml in it, or `latest`."),
+    str, Argument(help="Run folder, a *_spec.json or *_spec.yaml in it, or `latest`.")
 ]
-Trial = Annotated[int | None, typer.Option(min=0, help="Trial; the best one if not given.")]
+Trial = Annotated[int | None, Option(min=0, help="Trial; the best one if not given.")]
 SessionIndex = Annotated[
-    int | None, typer.Option("--session", min=0, help="Session; the best one if not given.")
+    int | None, Option("--session", min=0, help="Session; the best one if not given.")
 ]
-Last = Annotated[
-    bool, typer.Option("--last", help="The agent as training left it, not at its best.")
-]
-Sampled = Annotated[bool, typer.Option("--sampled", help="Draw actions as at the end of training.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of the envs and of drawn actions.")]
+Last = Annotated[bool, Option("--last", help="The agent as training left it, not at its best.")]
+Sampled = Annotated[bool, Option("--sampled", help="Draw actions as at the end of training.")]
+Seed = Annotated[int, Option(min=0, help="Seed of the envs and of drawn actions.")]
 
 
-class ExportFormat(StrEnum):
-    torch_export = "torch-export"
-    torchscript = "torchscript"
-    onnx = "onnx"
+HOW_TO_LOAD = {
+    "torch-export": 'torch.export.load("{path}").module()(obs)',
+    "torchscript": 'torch.jit.load("{path}")(obs)',
+    "onnx": 'onnxruntime.InferenceSession("{path}").run(None, {{"obs": obs}})[0]',
+}
 
 
 def enjoy(
     folder: Folder,
     episodes: Annotated[
         int | None,
-        typer.Option(
-            min=1, help=f"Episodes to play: {EPISODES}, or {EPISODES_ON_VIDEO} with --video."
-        ),
+        Option(min=1, help=f"Episodes to play: {EPISODES}, or {EPISODES_ON_VIDEO} with --video."),
     ] = None,
     seed: Seed = 0,
     trial: Trial = None,
     session: SessionIndex = None,
     last: Last = False,
     sampled: Sampled = False,
-    render: Annotated[bool, typer.Option("--render", help="Watch in a window.")] = False,
+    render: Annotated[bool, Option("--render", help="Watch in a window.")] = False,
     video: Annotated[
-        bool,
-        typer.Option("--video", help="Write a video: .mp4 with imageio-ffmpeg, else .gif."),
+        bool, Option("--video", help="Write a video: .mp4 with imageio-ffmpeg, else .gif.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="File of the video, .mp4 or .gif; in the folder's video/ if not given."),
+        Option(help="File of the video, .mp4 or .gif; in the folder's video/ if not given."),
     ] = None,
     trust: Trust = None,
 ) -> None:
     """Replay a trained agent and print its returns."""
-    _enjoy(
-        folder,
-        episodes=episodes,
+    from slm_lab.playback.enjoy import enjoy as play_saved
+    from slm_lab.playback.video import can_write_mp4
+    from slm_lab.runs.find import open_run
+
+    run = open_run(folder, trial=trial, trust=trust or ())
+    session = _announce(run, session, best=not last)
+    is_filmed = video or out is not None
+    if is_filmed and out is None:
+        suffix = ".mp4" if can_write_mp4() else ".gif"
+        out = run.layout.video_path(run.trial, session, suffix, best=not last)
+    played = play_saved(
+        run,
+        session,
+        best=not last,
+        episodes=episodes or (EPISODES_ON_VIDEO if is_filmed else EPISODES),
         seed=seed,
-        trial=trial,
-        session=session,
-        last=last,
         sampled=sampled,
         render=render,
-        video=video or out is not None,
-        out=out,
-        trust=trust or (),
+        video=out,
     )
+    _print_episodes(played)
+    if out is not None:
+        typer.echo(f"video   {out}")
 
 
 def enjoy_mode(
@@ -88,59 +94,31 @@ def enjoy_mode(
     trust: Sequence[str] | None,
 ) -> None:
     """Run `slm-lab run SPEC_FILE SPEC_NAME enjoy@WHERE`; the saved spec is used, not SPEC_FILE."""
+    from slm_lab.playback.enjoy import enjoy as play_saved
+    from slm_lab.runs.find import open_run
+
     where = mode.partition("@")[2]
     if not where:
         raise typer.BadParameter("enjoy what? Give enjoy@FOLDER, enjoy@SPEC or enjoy@latest.")
     if sets:
         raise typer.BadParameter("-s changes nothing in enjoy: an agent is replayed as it was.")
-    _enjoy(where, spec_name=spec_name, render=render, seed=seed or 0, trust=trust or ())
+    run = open_run(where, spec_name=spec_name, trust=trust or ())
+    session = _announce(run, None, best=True)
+    _print_episodes(play_saved(run, session, episodes=EPISODES, seed=seed or 0, render=render))
 
 
-def _enjoy(
-    where: str,
-    *,
-    spec_name: str | None = None,
-    episodes: int | None = None,
-    seed: int = 0,
-    trial: int | None = None,
-    session: int | None = None,
-    last: bool = False,
-    sampled: bool = False,
-    render: bool = False,
-    video: bool = False,
-    out: Path | None = None,
-    trust: Sequence[str] = (),
-) -> None:
-    from slm_lab.playback.enjoy import enjoy as play_saved
-    from slm_lab.playback.video import can_write_mp4
-    from slm_lab.runs.find import open_run
-
-    run = open_run(where, trial=trial, spec_name=spec_name, trust=trust)
-    session = run.best_session(best=not last) if session is None else session
-    name, kind = run.layout.session_name(run.trial, session), "last" if last else "best"
+def _announce(run: SavedRun, session: int | None, *, best: bool) -> int:
+    """Print whose agent plays, of the best session if none is given; returns the session."""
+    session = run.best_session(best=best) if session is None else session
+    name, kind = run.layout.session_name(run.trial, session), "best" if best else "last"
     what = f"{run.spec.agent.algorithm.name} on {run.spec.env.name}"
     typer.echo(printable(f"{name} ({kind} agent): {what}"))
-    if video and out is None:
-        suffix = ".mp4" if can_write_mp4() else ".gif"
-        out = run.layout.video_path(run.trial, session, suffix, best=not last)
-    played = play_saved(
-        run,
-        session,
-        best=not last,
-        episodes=episodes or (EPISODES_ON_VIDEO if video else EPISODES),
-        seed=seed,
-        sampled=sampled,
-        render=render,
-        video=out,
-    )
-    _print_episodes(played)
-    if out is not None:
-        typer.echo(f"video   {out}")
+    return session
 
 
 def evaluate(
     folder: Folder,
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes of each session.")] = 100,
+    episodes: Annotated[int, Option(min=1, help="Episodes of each session.")] = 100,
     sampled: Sampled = False,
     seed: Seed = 0,
     trial: Trial = None,
@@ -165,10 +143,11 @@ def evaluate(
 def export(
     folder: Folder,
     format: Annotated[
-        ExportFormat, typer.Option(help="torch-export is .pt2, torchscript .ts, onnx .onnx.")
-    ] = ExportFormat.torch_export,
+        Literal["torch-export", "torchscript", "onnx"],
+        Option(help="torch-export is .pt2, torchscript .ts, onnx .onnx."),
+    ] = "torch-export",
     out: Annotated[
-        Path | None, typer.Option(help="File to write; in the folder's model/ if not given.")
+        Path | None, Option(help="File to write; in the folder's model/ if not given.")
     ] = None,
     trial: Trial = None,
     session: SessionIndex = None,
@@ -181,16 +160,9 @@ def export(
 
     run = open_run(folder, trial=trial, trust=trust or ())
     session = run.best_session(best=not last) if session is None else session
-    path = export_policy(run, session, best=not last, format=format.value, out=out)
+    path = export_policy(run, session, best=not last, format=format, out=out)
     typer.echo(f"{path}  (acts as the live agent does, on recorded and random observations)")
-    typer.echo(f"load    {_HOW_TO_LOAD[format].format(path=path)}")
-
-
-_HOW_TO_LOAD = {
-    ExportFormat.torch_export: 'torch.export.load("{path}").module()(obs)',
-    ExportFormat.torchscript: 'torch.jit.load("{path}")(obs)',
-    ExportFormat.onnx: 'onnxruntime.InferenceSession("{path}").run(None, {{"obs": obs}})[0]',
-}
+    typer.echo(f"load    {HOW_TO_LOAD[format].format(path=path)}")
 
 
 def _print_episodes(played: Episodes) -> None:

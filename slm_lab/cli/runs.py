@@ -1,35 +1,46 @@
-"""`slm-lab list`: list the runs on this machine and on the hub."""
+"""`slm-lab list`, `pull`, `push`, `graduate`: runs here, on a hub, or in a shared directory."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from slm_lab.cli.hub import Repo, print_remote
-from slm_lab.cli.options import BAD_INPUT, print_columns, printable
+from slm_lab.cli.options import BAD_INPUT, DataFolder, print_columns, printable
+from slm_lab.error import LabError
 
 if TYPE_CHECKING:
+    from slm_lab.hub.transfer import Progress, Transfer
     from slm_lab.runs.summary import RunSummary
 
 HEAD = ("RUN", "ALGORITHM", "ENV", "STATUS", "SCORE", "TARGET", "FRAMES", "SESSIONS", "STARTED")
 RIGHT = ("SCORE", "TARGET", "FRAMES", "SESSIONS")
 STYLES = {"running": "cyan", "done": "green", "failed": "red", "resumable": "yellow"}
 
-DataDir = Annotated[Path, typer.Option("--data-dir", "-d", help="Folder of runs.")]
+DataDir = Annotated[Path, Option("--data-dir", "-d", help="Folder of runs.")]
+Repo = Annotated[
+    str | None,
+    Option(
+        "--repo",
+        help="Dataset such as user/name, or file:PATH for a directory. By default HF_REPO.",
+    ),
+]
 
 
 def list_runs(
     pattern: Annotated[
-        str, typer.Argument(help="Part of a folder's name; here also of algorithm, env or status.")
+        str, Argument(help="Part of a folder's name; here also of algorithm, env or status.")
     ] = "",
     data_dir: DataDir = Path("data"),
     repo: Repo = None,
-    only_local: Annotated[bool, typer.Option("--local", help="Only what is here.")] = False,
-    only_remote: Annotated[bool, typer.Option("--remote", help="Only what is on the hub.")] = False,
+    only_local: Annotated[bool, Option("--local", help="Only what is here.")] = False,
+    only_remote: Annotated[bool, Option("--remote", help="Only what is on the hub.")] = False,
 ) -> None:
     """List runs: those here with score, frames, status and date, then those on the hub, if set."""
     has_remote = not only_local and (repo is not None or bool(os.environ.get("HF_REPO")))
@@ -93,3 +104,148 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
     for row in rows:
         table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
     Console().print(table)
+
+
+def print_remote(pattern: str, repo: str | None) -> None:
+    """Print one run folder per line; the name of the remote goes to stderr."""
+    from slm_lab.hub.remote import is_folder_name, open_remote
+    from slm_lab.hub.transfer import matching
+
+    remote = open_remote(repo)
+    found = matching(remote.folders(), pattern)
+    names = [name for name in found if is_folder_name(name)]  # others could steer the terminal
+    for name in names:
+        typer.echo(name)
+    fitting = f" that fit `{pattern}`" if pattern else ""
+    left_out = f", and {len(found) - len(names)} with unusable names" * (len(found) > len(names))
+    typer.echo(f"{len(names)} run folder(s){fitting} in {remote.label}{left_out}", err=True)
+
+
+def pull(
+    pattern: Annotated[
+        str, Argument(help="Name of a run folder, or part of several; * and ? work.")
+    ],
+    show: Annotated[bool, Option("--list", "-l", help="Only list what would be fetched.")] = False,
+    data_folder: DataFolder = Path("data"),
+    repo: Repo = None,
+    force: Annotated[bool, Option("--force", help="Replace files that were changed here.")] = False,
+    if_exists: Annotated[
+        bool, Option("--if-exists", help="It is no error if there is nothing to fetch.")
+    ] = False,
+) -> None:
+    """Fetch run folders from the hub; what is here already is left alone."""
+    from slm_lab.hub import transfer
+    from slm_lab.hub.remote import RemoteError, open_remote
+
+    if show:
+        print_remote(pattern, repo)
+        return
+    if not pattern:  # perhaps a variable that is not set
+        raise RemoteError("PATTERN: is empty. Give a name or part of one, or `*` to fetch all.")
+    remote = open_remote(repo)
+    names = transfer.matching(remote.folders(), pattern)
+    if not names:
+        found = f"nothing fits `{pattern}` in {remote.label}"
+        if if_exists:
+            typer.echo(f"{found}; nothing to fetch.")
+            return
+        raise RemoteError(f"PATTERN: {found}. `slm-lab list --remote` shows what is there.")
+
+    def fetch(name: str, progress: Progress) -> Transfer:
+        return transfer.pull(remote, name, data_folder, force=force, progress=progress)
+
+    _each(names, fetch, "Pulled", into=f"into {data_folder}")
+
+
+def push(
+    folders: Annotated[list[Path], Argument(metavar="DIR...", help="Run folders.")],
+    repo: Repo = None,
+    force: Annotated[
+        bool, Option("--force", help="Replace what somebody else has pushed.")
+    ] = False,
+) -> None:
+    """Send run folders to the hub; only what it does not have is sent."""
+    from slm_lab.hub import transfer
+    from slm_lab.hub.remote import open_remote
+
+    remote = open_remote(repo)
+
+    def send(name: str, progress: Progress) -> Transfer:
+        return transfer.push(remote, Path(name), force=force, progress=progress)
+
+    _each([str(folder) for folder in folders], send, "Pushed", into=f"to {remote.label}")
+
+
+def graduate(
+    run: Annotated[str, Argument(metavar="DIR|NAME", help="A run folder, here or there.")],
+    source: Annotated[
+        str | None, Option("--from", help="Where NAME is. By default HF_REPO.")
+    ] = None,
+    target: Annotated[
+        str, Option("--to", help="Public dataset, or file:PATH.")
+    ] = "SLM-Lab/benchmark",
+    check: Annotated[bool, Option("--check", help="Only say whether it could graduate.")] = False,
+) -> None:
+    """Publish a finished run whose spec has the Settings of the benchmark it claims to be of."""
+    from slm_lab.benchmark.graduate import graduate as publish
+
+    with _progress("Graduating") as progress:
+        outcome = publish(run, source, target, only_check=check, progress=progress)
+    for line in outcome.notes:
+        typer.echo(line)
+    typer.echo(outcome.summary)
+
+
+def _each(
+    names: list[str], work: Callable[[str, Progress], Transfer], done: str, *, into: str
+) -> None:
+    """Transfer every folder; those that failed are named, and then the command fails."""
+    from slm_lab.hub.remote import NotAllowed
+
+    failed = 0
+    for name in names:
+        try:
+            with _progress(Path(name).name) as progress:
+                transfer = work(name, progress)
+        except NotAllowed:
+            raise  # the next one would fare no better
+        except LabError as error:
+            failed += 1
+            typer.echo(f"{type(error).__name__}: {error}", err=True)
+            continue
+        typer.echo(f"{done} {Path(name).name} {into}: {transfer}")
+        if transfer.skipped:
+            typer.echo(
+                "  left out, because its manifest does not name them or they begin with a dot: "
+                f"{', '.join(transfer.skipped[:5])}",
+                err=True,
+            )
+        if transfer.damaged:
+            failed += 1
+            typer.echo(
+                f"  not sent, because they are damaged or no plain files: "
+                f"{', '.join(transfer.damaged[:5])}. Mend or remove them, and push again.",
+                err=True,
+            )
+    if failed:
+        raise typer.Exit(BAD_INPUT)
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Progress]:
+    """Show a bar of bytes on a terminal, and nothing elsewhere."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns,
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(escape(title), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from slm_lab.cli.options import BAD_INPUT, Sets, print_columns
 
@@ -15,26 +16,24 @@ from slm_lab.cli.options import BAD_INPUT, Sets, print_columns
 def spec(
     files: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="FILE [NAME]", help="A spec file and a name in it; with --check, files."
-        ),
+        Argument(metavar="FILE [NAME]", help="A spec file and a name in it; with --check, files."),
     ] = None,
     sets: Sets = None,
-    check: Annotated[bool, typer.Option("--check", help="Validate whole files.")] = False,
+    check: Annotated[bool, Option("--check", help="Validate whole files.")] = False,
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="Write a file of SLM Lab v4 in today's shape.")
+        bool, Option("--upgrade", help="Write a file of SLM Lab v4 in today's shape.")
     ] = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File that --upgrade writes.")
+        Path | None, Option("--output", "-o", help="File that --upgrade writes.")
     ] = None,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of spec files, for editors.")
+        bool, Option("--schema", help="Print the JSON Schema of spec files, for editors.")
     ] = False,
     docs: Annotated[
-        bool, typer.Option("--docs", help="Print the reference of all keys, in Markdown.")
+        bool, Option("--docs", help="Print the reference of all keys, in Markdown.")
     ] = False,
     compatibility: Annotated[
-        bool, typer.Option("--compatibility", help="Print which features go together, in Markdown.")
+        bool, Option("--compatibility", help="Print which features go together, in Markdown.")
     ] = False,
 ) -> None:
     """Print a resolved spec, or check whole files. Without arguments: list the shipped specs."""
@@ -70,7 +69,7 @@ def spec(
 
 def specs(
     pattern: Annotated[
-        str, typer.Argument(help="Part of a name, file, algorithm or env; * and ? work.")
+        str, Argument(help="Part of a name, file, algorithm or env; * and ? work.")
     ] = "",
 ) -> None:
     """List the shipped specs: name, file, algorithm, env, budget, target."""

@@ -1,12 +1,15 @@
-"""`slm-lab run`: train a spec, search over it, or go on with an earlier run."""
+"""`slm-lab run` and `run-remote`: train a spec, search over it, or go on with an earlier run."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+import os
+import shlex
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from slm_lab.cli.options import FAILED, LogLevel, Sets, Trust
 
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
     from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.analysis.trial import TrialMetrics
+    from slm_lab.cloud.task import RemoteRun
     from slm_lab.spec import Spec
     from slm_lab.training.options import RunOptions
 
@@ -22,83 +26,69 @@ DEFAULT_SPEC_FILE = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
 DEFAULT_SPEC_NAME = "ppo_cartpole"
 SHOWN_TRIALS = 5
 
-
-class Compile(StrEnum):
-    auto = "auto"
-    on = "on"
-    off = "off"
-
-
-SpecFile = Annotated[str, typer.Argument(help="Spec file: a path, or one that ships with slm_lab.")]
-SpecName = Annotated[str, typer.Argument(help="Name of the spec in the file.")]
+SpecFile = Annotated[str, Argument(help="Spec file: a path, or one that ships with slm_lab.")]
+SpecName = Annotated[str, Argument(help="Name of the spec in the file.")]
 Mode = Annotated[
     str,
-    typer.Argument(
+    Argument(
         help="dev: one session, more checks. train: every session. search: many trials. "
         "train@latest, train@FOLDER, search@...: go on with an earlier run. "
-        "enjoy@FOLDER: replay.",
+        "enjoy@FOLDER: replay."
     ),
 ]
 Render = Annotated[
-    bool, typer.Option("--render", envvar="RENDER", help="Watch the training in a window.")
+    bool, Option("--render", envvar="RENDER", help="Watch the training in a window.")
 ]
 OptimizePerf = Annotated[
     bool,
-    typer.Option(
-        envvar="OPTIMIZE_PERF", help="Set threads, and TF32 and cuDNN on a GPU, for speed."
-    ),
+    Option(envvar="OPTIMIZE_PERF", help="Set threads, and TF32 and cuDNN on a GPU, for speed."),
 ]
-CudaOffset = Annotated[int, typer.Option(envvar="CUDA_OFFSET", help="First GPU to use.")]
+CudaOffset = Annotated[int, Option(envvar="CUDA_OFFSET", help="First GPU to use.")]
 Profile = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--profile", envvar="PROFILE", help="Profile a dev run in detail; see the profiler folder."
     ),
 ]
 LogExtra = Annotated[
-    bool,
-    typer.Option("--log-extra", envvar="LOG_EXTRA", help="More metrics in the log, more graphs."),
+    bool, Option("--log-extra", envvar="LOG_EXTRA", help="More metrics in the log, more graphs.")
 ]
 Wandb = Annotated[
     bool,
-    typer.Option(
-        "--wandb", help="Also log to Weights & Biases; WANDB_MODE=offline without a network."
-    ),
+    Option("--wandb", help="Also log to Weights & Biases; WANDB_MODE=offline without a network."),
 ]
-CompileChoice = Annotated[
-    Compile | None,
-    typer.Option(help="Whether to compile the learning step. Overrides meta.compile."),
+Compile = Annotated[
+    Literal["auto", "on", "off"] | None,
+    Option(help="Whether to compile the learning step. Overrides meta.compile."),
 ]
 Seed = Annotated[
-    int | None, typer.Option(min=0, help="Seed of everything random. Overrides meta.random_seed.")
+    int | None, Option(min=0, help="Seed of everything random. Overrides meta.random_seed.")
 ]
 Keep = Annotated[
     int,
-    typer.Option(
-        envvar="KEEP_TRIALS", help="Search: best trials whose models are kept; -1 keeps all."
-    ),
+    Option(envvar="KEEP_TRIALS", help="Search: best trials whose models are kept; -1 keeps all."),
 ]
-Validate = Annotated[int, typer.Option(help="Search: retrain the N best trials with new seeds.")]
+Validate = Annotated[int, Option(help="Search: retrain the N best trials with new seeds.")]
 RayAddress = Annotated[
     str | None,
-    typer.Option(envvar="RAY_ADDRESS", help="Train or search on the nodes of this Ray cluster."),
+    Option(envvar="RAY_ADDRESS", help="Train or search on the nodes of this Ray cluster."),
 ]
 Timestamp = Annotated[
-    str, typer.Option(help="Time in the run folder's name, as 2026_01_31_235959; now if absent.")
+    str, Option(help="Time in the run folder's name, as 2026_01_31_235959; now if absent.")
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Search: print its space, size and time, and exit.")
+    bool, Option("--dry-run", help="Search: print its space, size and time, and exit.")
 ]
 UploadHF = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--upload-hf",
         envvar="UPLOAD_HF",
         help="Share the run folder (see HF_REPO): at every few checkpoints and at the end.",
     ),
 ]
 StopRay = Annotated[
-    bool, typer.Option("--stop-ray", help="End the searches that run in data/, and exit.")
+    bool, Option("--stop-ray", help="End the searches that run in data/, and exit.")
 ]
 
 
@@ -114,7 +104,7 @@ def run(
     profile: Profile = False,
     log_extra: LogExtra = False,
     wandb: Wandb = False,
-    compile: CompileChoice = None,
+    compile: Compile = None,
     seed: Seed = None,
     keep: Keep = 3,
     validate: Validate = 0,
@@ -158,6 +148,63 @@ def run(
         timestamp=timestamp,
     )
     _run(spec, mode, options, again=f"slm-lab run {spec_file} {spec_name}")
+
+
+def run_remote(
+    spec_file: Annotated[str, Argument(help="Spec file, as for `run`.")],
+    spec_name: SpecName,
+    mode: Annotated[str, Argument(help="train, search or dev.")] = "train",
+    name: Annotated[
+        str | None,
+        Option("--name", "-n", help="Name of the run in dstack; SPEC_NAME if not given."),
+    ] = None,
+    sets: Sets = None,
+    gpu: Annotated[bool, Option("--gpu", help="On a machine with a GPU.")] = False,
+    profile: Annotated[
+        bool, Option("--profile", help="Profile a dev run in detail, as `run` does.")
+    ] = False,
+    max_duration: Annotated[
+        float | None,
+        Option(metavar="HOURS", help="Stop the run after so long. Overrides the file's."),
+    ] = None,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Print what would be submitted, and exit.")
+    ] = False,
+    trust: Trust = None,
+) -> None:
+    """Run a spec on a rented machine, through dstack. Results arrive on the hub."""
+    from slm_lab.cloud.code import pack
+    from slm_lab.cloud.dstack import check_ready, submit
+    from slm_lab.cloud.error import CloudError
+    from slm_lab.cloud.task import RemoteRun, build_task, missing_token, to_yaml
+    from slm_lab.runs.layout import new_timestamp
+    from slm_lab.spec import load_spec
+
+    spec = load_spec(spec_file, spec_name, sets=sets or [], trust=trust or ())
+    _check(spec, mode)
+    run = RemoteRun(
+        name=name or spec_name.lower().replace("_", "-"),
+        spec_name=spec_name,
+        run_name=spec.name,
+        mode=mode,
+        timestamp=new_timestamp(),
+        sets=tuple(sets or ()),
+        gpu=gpu,
+        profile=profile,
+        max_hours=max_duration,
+    )
+    task = build_task(run, pack(spec_file, spec), os.environ)
+    lacking = missing_token(task, os.environ)
+    if dry_run:
+        typer.echo(to_yaml(task), nl=False)
+        if lacking:
+            typer.echo(lacking, err=True)
+        return
+    if lacking:
+        raise CloudError(lacking)
+    check_ready(run.name, gpu=gpu, again=shlex.join(["slm-lab", *sys.argv[1:]]))
+    reply = submit(to_yaml(task))
+    _print_submitted(reply, run, task, f"{spec.agent.algorithm.name} on {spec.env.name}")
 
 
 def _run(spec: Spec, mode: str, options: RunOptions, *, again: str) -> None:
@@ -237,14 +284,12 @@ def _print_search(console: Console, metrics: SearchMetrics) -> None:
 
 
 def _print_search_plan(spec: Spec, mode: str) -> None:
-    from slm_lab.search.plan import describe_search, plan_search
+    from slm_lab.search.plan import describe_search
     from slm_lab.search.speed import measure_speed
-    from slm_lab.spec.trust import admit_modules
 
     if mode != "search":
         raise typer.BadParameter("--dry-run goes with the mode search")
-    admit_modules(spec)
-    plan_search(spec)  # its errors show before seconds are spent on measuring
+    _check(spec, mode)
     typer.echo(describe_search(spec, measure_speed(spec)))
 
 
@@ -269,4 +314,34 @@ def _print_next_steps(again: str) -> None:
         "        watch it:     slm-lab enjoy latest --video\n"
         "        your own env: slm-lab env check my_module:MyEnv-v0\n"
         "        all curves:   tensorboard --logdir data"
+    )
+
+
+def _check(spec: Spec, mode: str) -> None:
+    """Refuse what a run of the spec would refuse, before a machine is rented or time spent."""
+    from slm_lab.search.plan import plan_search
+    from slm_lab.spec.trust import admit_modules
+
+    admit_modules(spec)
+    if mode == "search":
+        plan_search(spec)
+
+
+def _print_submitted(reply: str, run: RemoteRun, task: dict[str, Any], what: str) -> None:
+    from slm_lab.cloud.dstack import NO_OFFERS
+    from slm_lab.cloud.task import find_configuration
+
+    typer.echo(reply)
+    if NO_OFFERS in reply:
+        again = task.get("retry", {}).get("duration", "a while")
+        typer.echo(
+            f"No machine fits at the moment; dstack looks for one for {again}. What there is: "
+            f"`dstack offer`. What is asked for: {find_configuration(run.file_name)}"
+        )
+    typer.echo(
+        f"\nSubmitted {run.name}: {what}, {run.mode}, "
+        f"at most {task.get('max_duration', 'off')}\n"
+        f"  follow   dstack logs {run.name}\n"
+        f"  stop     dstack stop {run.name} -y\n"
+        f"  results  slm-lab pull {run.folder}"
     )

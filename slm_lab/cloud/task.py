@@ -13,7 +13,7 @@ import yaml
 
 from slm_lab.cloud.code import Code
 from slm_lab.cloud.error import CloudError
-from slm_lab.spec.run_places import run_place
+from slm_lab.spec.run_folder import run_place
 
 RUN_NAME = r"[a-z][a-z0-9-]{1,40}"  # what dstack accepts
 MODES = ("train", "search", "dev")

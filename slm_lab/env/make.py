@@ -1,7 +1,7 @@
 """Make the batched env that an EnvSpec describes; `choose_backend` decides which engine runs it.
 
 `env.name` is a Gymnasium id (`CartPole-v1`), or `module:EnvId` (`my_pkg.envs:MyEnv-v0`), where the
-module registers the id when it is imported; `spec/named_module.py` decides whether it may be.
+module registers the id when it is imported; `spec/trust.py` decides whether it may be.
 `playground/<Name>` is an env of MuJoCo Playground, which has its own registry.
 """
 

@@ -17,7 +17,7 @@ from loguru import logger
 from slm_lab.env.error import EnvError
 from slm_lab.env.playground import PREFIX
 from slm_lab.spec.env import EnvSpec
-from slm_lab.spec.named_module import import_named_module, module_of
+from slm_lab.spec.trust import import_named_module, module_of
 
 # Python package an env needs -> extra of slm-lab that brings it.
 EXTRAS = {"Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "envpool": "envpool"}

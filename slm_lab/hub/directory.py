@@ -12,8 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from slm_lab.hub.manifest import check_files, check_folder
-from slm_lab.hub.remote import DATA, NotAllowed, RemoteError, RemoteFile, Sent, file_sha256
+from slm_lab.hub.remote import (
+    DATA,
+    NotAllowed,
+    RemoteError,
+    RemoteFile,
+    Sent,
+    check_files,
+    check_folder,
+    file_sha256,
+)
 from slm_lab.runs.files import check_place, open_for_reading, read_json, remove_file, replacing
 from slm_lab.runs.lock import locked
 from slm_lab.spec.run_folder import RunFolderError, listed

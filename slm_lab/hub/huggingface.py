@@ -13,8 +13,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from slm_lab.hub.manifest import check_files, check_folder
-from slm_lab.hub.remote import DATA, NotAllowed, RemoteError, RemoteFile, Sent
+from slm_lab.hub.remote import (
+    DATA,
+    NotAllowed,
+    RemoteError,
+    RemoteFile,
+    Sent,
+    check_files,
+    check_folder,
+)
 
 THREADS = 4
 COMMIT_ATTEMPTS = 5
@@ -26,71 +33,60 @@ class HuggingFaceRemote:
     """Run folders under `data/` of a dataset. One upload is one commit, so it is seen whole."""
 
     def __init__(self, repo: str) -> None:
-        hub = _library()
-        self._repo = repo
+        self._hub = _library()
+        self._dataset = {"repo_id": repo, "repo_type": "dataset"}
         self._token = os.environ.get("HF_TOKEN", "").strip() or None
         endpoint = os.environ.get("HF_ENDPOINT", "").strip() or None
-        self._api: Any = hub.HfApi(endpoint=endpoint, token=self._token, library_name="slm-lab")
+        self._api = self._hub.HfApi(endpoint=endpoint, token=self._token, library_name="slm-lab")
         with self._explained():
-            hub.utils.validate_repo_id(repo)
+            self._hub.utils.validate_repo_id(repo)
 
     @property
     def label(self) -> str:
-        return f"{self._api.endpoint}/datasets/{self._repo}"
+        return f"{self._api.endpoint}/datasets/{self._dataset['repo_id']}"
 
     def folders(self) -> list[str]:
-        hub = _library()
         with self._explained():
-            try:
-                entries = list(self._api.list_repo_tree(self._repo, DATA, repo_type="dataset"))
-            except hub.errors.EntryNotFoundError:  # a dataset without any run folder
-                return []
-        paths = [entry.path for entry in entries if isinstance(entry, hub.hf_api.RepoFolder)]
+            entries = self._entries(DATA)
+        paths = [entry.path for entry in entries if isinstance(entry, self._hub.hf_api.RepoFolder)]
         return sorted(path.removeprefix(f"{DATA}/") for path in paths)
 
     def files(self, folder: str) -> dict[str, RemoteFile]:
         check_folder(folder)
-        hub = _library()
         where = f"{DATA}/{folder}"
         with self._explained():
             # One commit for the listing and what is downloaded later: a run may go on syncing.
-            commit = self._api.repo_info(self._repo, repo_type="dataset").sha
-            try:
-                entries = list(
-                    self._api.list_repo_tree(
-                        self._repo, where, recursive=True, revision=commit, repo_type="dataset"
-                    )
-                )
-            except hub.errors.EntryNotFoundError:
-                return {}
+            commit = self._api.repo_info(**self._dataset).sha
+            entries = self._entries(where, recursive=True, revision=commit)
         files = {
             entry.path.removeprefix(f"{where}/"): RemoteFile(
                 entry.size, entry.lfs.sha256 if entry.lfs else entry.blob_id, commit
             )
             for entry in entries
-            if isinstance(entry, hub.hf_api.RepoFile)
+            if isinstance(entry, self._hub.hf_api.RepoFile)
         }
         check_files(folder, files)
         return files
+
+    def _entries(self, where: str, **how: Any) -> list[Any]:
+        """List a folder of the dataset; nothing if there is none."""
+        try:
+            return list(self._api.list_repo_tree(path_in_repo=where, **how, **self._dataset))
+        except self._hub.errors.EntryNotFoundError:
+            return []
 
     def download(
         self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
     ) -> None:
         """Download a file; the library resumes after a broken connection."""
+        path, where = f"{DATA}/{folder}/{name}", {"revision": file.version, "local_dir": scratch}
         with self._explained():
-            path = self._api.hf_hub_download(
-                self._repo,
-                f"{DATA}/{folder}/{name}",
-                repo_type="dataset",
-                revision=file.version,
-                local_dir=scratch,
-            )
-        shutil.move(path, target)
+            arrived = self._api.hf_hub_download(filename=path, **where, **self._dataset)
+        shutil.move(arrived, target)
 
     def check_upload(self) -> None:
         """Check access, and create the dataset as a private one if it is missing."""
-        hub = _library()
-        if not (self._token or hub.get_token()):
+        if not (self._token or self._hub.get_token()):
             raise NotAllowed(
                 f"{self.label}: HF_TOKEN is not set, and an upload needs one. Put "
                 f"HF_TOKEN=hf_... in .env, with a token that may write "
@@ -98,44 +94,41 @@ class HuggingFaceRemote:
             )
         with self._explained():
             try:
-                self._api.repo_info(self._repo, repo_type="dataset")
-            except hub.errors.RepositoryNotFoundError:
-                self._api.create_repo(self._repo, repo_type="dataset", private=True, exist_ok=True)
+                self._api.repo_info(**self._dataset)
+            except self._hub.errors.RepositoryNotFoundError:
+                self._api.create_repo(private=True, exist_ok=True, **self._dataset)
 
     def upload(
         self, folder: str, files: Mapping[str, Path], gone: Collection[str], sent: Sent
     ) -> None:
         check_folder(folder)
         check_files(folder, files)
-        hub = _library()
+        add, remove = self._hub.CommitOperationAdd, self._hub.CommitOperationDelete
         where = f"{DATA}/{folder}"
+
+        def send(batch: list[Any]) -> None:
+            # Large files go to storage now, the small ones with the commit below. A file in
+            # storage is not sent again, so an interrupted upload resumes.
+            self._api.preupload_lfs_files(
+                additions=batch, num_threads=1, free_memory=False, **self._dataset
+            )
+            sent(sum(addition.upload_info.size for addition in batch))
+
         with self._explained():
-            additions = [
-                hub.CommitOperationAdd(f"{where}/{name}", path) for name, path in files.items()
-            ]
-
-            def send(batch: list[Any]) -> None:
-                # Large files go to storage now, the small ones with the commit below. A file in
-                # storage is not sent again, so an interrupted upload resumes.
-                self._api.preupload_lfs_files(
-                    self._repo, batch, repo_type="dataset", num_threads=1, free_memory=False
-                )
-                sent(sum(addition.upload_info.size for addition in batch))
-
+            additions = [add(f"{where}/{name}", path) for name, path in files.items()]
             with ThreadPoolExecutor(THREADS) as pool:
                 list(pool.map(send, _batches(additions)))
-            removals = [hub.CommitOperationDelete(f"{where}/{name}") for name in gone]
+            removals = [remove(f"{where}/{name}") for name in gone]
             self._commit([*additions, *removals], f"slm-lab push {folder}")
 
     def _commit(self, operations: list[Any], message: str) -> None:
         """Commit, and try again if another run of the same dataset came first."""
+        commit = {"operations": operations, "commit_message": message, **self._dataset}
         for attempt in range(COMMIT_ATTEMPTS):
             try:
-                self._api.create_commit(
-                    self._repo, operations, commit_message=message, repo_type="dataset"
-                )
+                self._api.create_commit(**commit)
                 return
-            except _library().errors.HfHubHTTPError as error:
+            except self._hub.errors.HfHubHTTPError as error:
                 is_race = error.response is not None and error.response.status_code in (409, 412)
                 if not is_race or attempt == COMMIT_ATTEMPTS - 1:
                     raise
@@ -147,8 +140,6 @@ class HuggingFaceRemote:
         """Make a RemoteError with a fix, and without the token, of an error of the library."""
         try:
             yield
-        except RemoteError:
-            raise
         except Exception as error:
             explained = self._explanation(error)
             if explained is None:
@@ -156,12 +147,14 @@ class HuggingFaceRemote:
             raise explained from None
 
     def _explanation(self, error: BaseException) -> RemoteError | None:
-        errors = _library().errors
+        errors = self._hub.errors
+        if isinstance(error, RemoteError):
+            return None
         if isinstance(error, RuntimeError) and error.__cause__ is not None:
             return self._explanation(error.__cause__)  # wrapped around the error of one file
         if isinstance(error, errors.HFValidationError):
             return NotAllowed(
-                f"HF_REPO (or --repo): found `{self._repo}`, expected a dataset such as "
+                f"HF_REPO (or --repo): found `{self._dataset['repo_id']}`, expected a dataset such as "
                 "`user/name`, or `file:PATH` for a directory."
             )
         if isinstance(error, errors.RepositoryNotFoundError):
@@ -182,15 +175,17 @@ class HuggingFaceRemote:
 
     def _http_error(self, error: Any) -> RemoteError:
         status = error.response.status_code if error.response is not None else 0
-        if status in (401, 403):
-            fix = {
-                401: "HF_TOKEN was not accepted. Renew it, or remove it to read what is public "
-                f"({self._api.endpoint}/settings/tokens).",
-                403: "HF_TOKEN does not allow this. Use a token with write access to the dataset, "
-                "or your own dataset with HF_REPO=user/name.",
-            }[status]
-            return NotAllowed(f"{self.label}: {status}. {fix}")
         found = self._clean(error)
+        if status == 401:
+            return NotAllowed(
+                f"{self.label}: 401. HF_TOKEN was not accepted. Renew it, or remove it to read "
+                f"what is public ({self._api.endpoint}/settings/tokens)."
+            )
+        if status == 403:
+            return NotAllowed(
+                f"{self.label}: 403. HF_TOKEN does not allow this. Use a token with write access "
+                "to the dataset, or your own dataset with HF_REPO=user/name."
+            )
         if status == 429:
             found = "429, too many requests. Wait some minutes."
         elif status >= 500:

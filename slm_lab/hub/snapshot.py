@@ -17,8 +17,7 @@ from pathlib import Path
 
 from loguru import logger
 
-from slm_lab.hub.manifest import manifest_bytes
-from slm_lab.hub.remote import file_entry
+from slm_lab.hub.remote import file_entry, manifest_bytes
 from slm_lab.runs.checkpoint_manifest import (
     MANIFEST,
     CheckpointError,

@@ -17,14 +17,18 @@ from itertools import chain
 from pathlib import Path
 from threading import Lock
 
-from slm_lab.hub.manifest import (
+from slm_lab.hub.remote import (
     MAX_BYTES,
+    Remote,
+    RemoteError,
+    RemoteFile,
     check_folder,
+    file_entry,
     known_files,
+    listed,
     manifest_bytes,
     read_run_manifest,
 )
-from slm_lab.hub.remote import Remote, RemoteError, RemoteFile, file_entry, listed
 from slm_lab.hub.snapshot import take_snapshot
 from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry
 from slm_lab.runs.files import check_no_links, make_folder, write_atomic

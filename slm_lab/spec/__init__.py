@@ -1,105 +1,46 @@
 """Spec files become frozen, validated data, or a SpecError. Nothing here imports torch."""
 
-from slm_lab.spec.agent import AgentSpec
-from slm_lab.spec.algorithm.a2c import ActorCriticSpec
-from slm_lab.spec.algorithm.base import (
-    AlgorithmSpec,
-    ScheduleSpec,
-    batches_per_call,
-    training_start_step,
-)
-from slm_lab.spec.algorithm.crossq import CrossQSpec
-from slm_lab.spec.algorithm.dqn import DQNSpec
-from slm_lab.spec.algorithm.ppo import PPOSpec, ppo_minibatch_size
-from slm_lab.spec.algorithm.random import RandomSpec
-from slm_lab.spec.algorithm.reinforce import ReinforceSpec
-from slm_lab.spec.algorithm.sac import EntropyAnnealSpec, SoftActorCriticSpec
-from slm_lab.spec.algorithm.sarsa import SARSASpec
-from slm_lab.spec.algorithm.sil import PPOSILSpec, SILSpec
-from slm_lab.spec.env import EnvSpec
-from slm_lab.spec.error import Problem, SpecError, SpecWarning
-from slm_lab.spec.load import (
-    SpecCheck,
-    UpgradedFile,
-    check_file,
-    example_sets,
-    find_spec_file,
-    load_saved_spec,
-    load_spec,
-    packaged_spec_dir,
-    packaged_specs,
-    spec_from_dict,
-    spec_names,
-    upgrade_file,
-)
-from slm_lab.spec.memory.base import MemorySpec
-from slm_lab.spec.memory.on_policy import (
-    OnPolicyBatchReplaySpec,
-    OnPolicyCrossEntropySpec,
-    OnPolicyReplaySpec,
-)
-from slm_lab.spec.memory.replay import PrioritizedReplaySpec, ReplaySpec
-from slm_lab.spec.meta import MetaSpec
-from slm_lab.spec.net.base import NetSpec
-from slm_lab.spec.net.conv import ConvNetSpec, DuelingConvNetSpec
-from slm_lab.spec.net.mlp import DuelingMLPNetSpec, MLPNetSpec
-from slm_lab.spec.net.recurrent import RecurrentNetSpec
-from slm_lab.spec.net.torch_arc import TorchArcNetSpec
-from slm_lab.spec.optim import LossSpec, OptimSpec, SchedulerSpec
-from slm_lab.spec.schema import Spec
-from slm_lab.spec.search import split_search_key
-
-__all__ = [
-    "ActorCriticSpec",
-    "AgentSpec",
-    "AlgorithmSpec",
-    "ConvNetSpec",
-    "CrossQSpec",
-    "DQNSpec",
-    "DuelingConvNetSpec",
-    "DuelingMLPNetSpec",
-    "EntropyAnnealSpec",
-    "EnvSpec",
-    "LossSpec",
-    "MLPNetSpec",
-    "MemorySpec",
-    "MetaSpec",
-    "NetSpec",
-    "OnPolicyBatchReplaySpec",
-    "OnPolicyCrossEntropySpec",
-    "OnPolicyReplaySpec",
-    "OptimSpec",
-    "PPOSILSpec",
-    "PPOSpec",
-    "PrioritizedReplaySpec",
-    "Problem",
-    "RandomSpec",
-    "RecurrentNetSpec",
-    "ReinforceSpec",
-    "ReplaySpec",
-    "SARSASpec",
-    "SILSpec",
-    "ScheduleSpec",
-    "SchedulerSpec",
-    "SoftActorCriticSpec",
-    "Spec",
-    "SpecCheck",
-    "SpecError",
-    "SpecWarning",
-    "TorchArcNetSpec",
-    "UpgradedFile",
-    "batches_per_call",
-    "check_file",
-    "example_sets",
-    "find_spec_file",
-    "load_saved_spec",
-    "load_spec",
-    "packaged_spec_dir",
-    "packaged_specs",
-    "ppo_minibatch_size",
-    "spec_from_dict",
-    "spec_names",
-    "split_search_key",
-    "training_start_step",
-    "upgrade_file",
-]
+from slm_lab.spec.agent import AgentSpec as AgentSpec
+from slm_lab.spec.algorithm.a2c import ActorCriticSpec as ActorCriticSpec
+from slm_lab.spec.algorithm.base import AlgorithmSpec as AlgorithmSpec
+from slm_lab.spec.algorithm.base import ScheduleSpec as ScheduleSpec
+from slm_lab.spec.algorithm.base import batches_per_call as batches_per_call
+from slm_lab.spec.algorithm.base import training_start_step as training_start_step
+from slm_lab.spec.algorithm.crossq import CrossQSpec as CrossQSpec
+from slm_lab.spec.algorithm.dqn import DQNSpec as DQNSpec
+from slm_lab.spec.algorithm.ppo import PPOSpec as PPOSpec
+from slm_lab.spec.algorithm.ppo import ppo_minibatch_size as ppo_minibatch_size
+from slm_lab.spec.algorithm.random import RandomSpec as RandomSpec
+from slm_lab.spec.algorithm.reinforce import ReinforceSpec as ReinforceSpec
+from slm_lab.spec.algorithm.sac import SoftActorCriticSpec as SoftActorCriticSpec
+from slm_lab.spec.algorithm.sarsa import SARSASpec as SARSASpec
+from slm_lab.spec.algorithm.sil import PPOSILSpec as PPOSILSpec
+from slm_lab.spec.algorithm.sil import SILSpec as SILSpec
+from slm_lab.spec.env import EnvSpec as EnvSpec
+from slm_lab.spec.error import Problem as Problem
+from slm_lab.spec.error import SpecError as SpecError
+from slm_lab.spec.error import SpecWarning as SpecWarning
+from slm_lab.spec.load import check_file as check_file
+from slm_lab.spec.load import example_sets as example_sets
+from slm_lab.spec.load import find_spec_file as find_spec_file
+from slm_lab.spec.load import load_saved_spec as load_saved_spec
+from slm_lab.spec.load import load_spec as load_spec
+from slm_lab.spec.load import packaged_spec_dir as packaged_spec_dir
+from slm_lab.spec.load import packaged_specs as packaged_specs
+from slm_lab.spec.load import spec_from_dict as spec_from_dict
+from slm_lab.spec.load import spec_names as spec_names
+from slm_lab.spec.load import upgrade_file as upgrade_file
+from slm_lab.spec.memory import MemorySpec as MemorySpec
+from slm_lab.spec.net import ConvNetSpec as ConvNetSpec
+from slm_lab.spec.net import DuelingConvNetSpec as DuelingConvNetSpec
+from slm_lab.spec.net import DuelingMLPNetSpec as DuelingMLPNetSpec
+from slm_lab.spec.net import MLPNetSpec as MLPNetSpec
+from slm_lab.spec.net import NetSpec as NetSpec
+from slm_lab.spec.net import RecurrentNetSpec as RecurrentNetSpec
+from slm_lab.spec.net import TorchArcNetSpec as TorchArcNetSpec
+from slm_lab.spec.optim import LossSpec as LossSpec
+from slm_lab.spec.optim import OptimSpec as OptimSpec
+from slm_lab.spec.optim import SchedulerSpec as SchedulerSpec
+from slm_lab.spec.schema import MetaSpec as MetaSpec
+from slm_lab.spec.schema import Spec as Spec
+from slm_lab.spec.search import split_search_key as split_search_key

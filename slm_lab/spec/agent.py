@@ -8,54 +8,43 @@ from typing import Any
 from pydantic import Field, SerializeAsAny
 
 from slm_lab.spec.algorithm import ALGORITHMS, algorithm_label
-from slm_lab.spec.algorithm.base import AlgorithmInfo, AlgorithmSpec
-from slm_lab.spec.block import Block, Findings, build_block, shown, spec_key
+from slm_lab.spec.algorithm.base import AlgorithmInfo, AlgorithmSpec, Tree
+from slm_lab.spec.block import Block, Findings, Key, build_block, shown
 from slm_lab.spec.error import did_you_mean
-from slm_lab.spec.memory import MEMORIES
-from slm_lab.spec.memory.base import MemoryInfo, MemorySpec
-from slm_lab.spec.memory.on_policy import SIL_KEYS
-from slm_lab.spec.net import NETS
-from slm_lab.spec.net.base import HEAD_STD_KEYS, TARGET_KEYS, NetSpec
+from slm_lab.spec.memory import MEMORIES, SIL_KEYS, MemoryInfo, MemorySpec
+from slm_lab.spec.net import HEAD_STD_KEYS, NETS, TARGET_KEYS, NetSpec
 from slm_lab.spec.record import RecordT, Registry
 
-_Tree = dict[str, Any]
 _ABSENT = {
     "HydraDQN": "HydraDQN has no implementation, here or in SLM Lab 5. Use DQN or DoubleDQN.",
     "HydraMLPNet": "HydraMLPNet needs a multi-env algorithm, and there is none. Use MLPNet.",
 }
 # Keys of earlier versions that shipped specs still carry and nothing reads.
-_FORMER_ALGORITHM_KEYS = frozenset(
-    {
-        *("add_critic", "clip_eps", "clip_val_loss", "continuous_action_clip", "normalize_state"),
-        *("num_epis_to_collect", "sil_epoch", "use_gae", "use_nstep"),
-    }
-)
-_FORMER_NET_KEYS = frozenset(
-    {
-        *("clip_grad", "lr_anneal_timestep", "lr_decay", "lr_decay_frequency"),
-        *("lr_decay_min_timestep", "name"),
-    }
-)
+_FORMER_ALGORITHM_KEYS = """
+add_critic clip_eps clip_val_loss continuous_action_clip normalize_state num_epis_to_collect
+sil_epoch use_gae use_nstep
+"""
+_FORMER_NET_KEYS = """
+clip_grad lr_anneal_timestep lr_decay lr_decay_frequency lr_decay_min_timestep name
+"""
 # What means something to one algorithm, memory or net has no effect on another.
-_ALGORITHM_KEYS = ALGORITHMS.keys_of_specs() | _FORMER_ALGORITHM_KEYS
+_ALGORITHM_KEYS = ALGORITHMS.keys_of_specs().union(_FORMER_ALGORITHM_KEYS.split())
 _MEMORY_KEYS = MEMORIES.keys_of_specs()
-_PLAIN_NET_KEYS = NETS.keys_of_specs() | _FORMER_NET_KEYS
-_NET_KEYS = _PLAIN_NET_KEYS.union(
-    f"{who}_{k}" for who in ("actor", "critic") for k in _PLAIN_NET_KEYS
-)
+_NET_KEYS = NETS.keys_of_specs().union(_FORMER_NET_KEYS.split())
+_NET_KEYS |= {f"{who}_{key}" for who in ("actor", "critic") for key in _NET_KEYS}
 _DEFAULT_HORIZON = 128
 
 
 class AgentSpec(Block):
     """What acts and learns."""
 
-    name: str = spec_key("", "Label of the agent; the algorithm's name if there is none.")
+    name: str = Key("", "Label of the agent; the algorithm's name if there is none.")
     algorithm: SerializeAsAny[AlgorithmSpec] = Field(description="The learning algorithm.")
     memory: SerializeAsAny[MemorySpec] = Field(description="Where experience is kept.")
     net: SerializeAsAny[NetSpec] = Field(
         description="The net; the actor's where actor and critic differ."
     )
-    critic_net: SerializeAsAny[NetSpec] | None = spec_key(
+    critic_net: SerializeAsAny[NetSpec] | None = Key(
         None, "The critic's net; written as critic_ keys in net, or for CrossQ as is."
     )
 
@@ -80,12 +69,12 @@ class AgentSpec(Block):
         return self.critic_net or self.net
 
 
-def build_agent(tree: _Tree, findings: Findings) -> AgentSpec | None:
+def build_agent(tree: Tree, findings: Findings) -> AgentSpec | None:
     """Build the agent of a block; None with the problems reported."""
     for key in sorted(tree.keys() - AgentSpec.model_fields.keys()):
         near = did_you_mean(key, AgentSpec.model_fields)
         findings.problem(f"agent.{key}", f"unknown key for agent. {near}")
-    parts: dict[str, _Tree] = {}
+    parts: dict[str, Tree] = {}
     for key in ("algorithm", "memory", "net"):
         value = tree.get(key)
         if isinstance(value, Mapping):
@@ -96,7 +85,7 @@ def build_agent(tree: _Tree, findings: Findings) -> AgentSpec | None:
     if "algorithm" not in parts:
         return None
 
-    info = _record_of(parts["algorithm"], "name", ALGORITHMS, "agent.algorithm", findings)
+    info = _record_of(parts["algorithm"], ALGORITHMS, "agent.algorithm", findings)
     if info is None:
         return None
     _give_rollouts_for_episodes(info, parts, findings)
@@ -113,24 +102,21 @@ def build_agent(tree: _Tree, findings: Findings) -> AgentSpec | None:
 
 
 def _record_of(
-    tree: _Tree, key: str, registry: Registry[RecordT], path: str, findings: Findings
+    tree: Tree, registry: Registry[RecordT], path: str, findings: Findings
 ) -> RecordT | None:
     """Find the record that a block's `name` or `type` picks."""
-    given = tree.get(key)
+    given = tree.get(registry.chosen_by)
     record = registry.find(given)
     if record is None:
+        message = f"found {shown(given)}; unknown. {did_you_mean(str(given), registry)}"
         if given is None:
             message = f"missing; expected one of {', '.join(registry)}"
-        elif isinstance(given, str) and given in _ABSENT:
-            message = _ABSENT[given]
-        else:
-            message = f"found {shown(given)}; unknown. {did_you_mean(str(given), registry)}"
-        findings.problem(f"{path}.{key}", message)
+        findings.problem(f"{path}.{registry.chosen_by}", _ABSENT.get(str(given), message))
     return record
 
 
 def _give_rollouts_for_episodes(
-    info: AlgorithmInfo, parts: dict[str, _Tree], findings: Findings
+    info: AlgorithmInfo, parts: dict[str, Tree], findings: Findings
 ) -> None:
     """Replace the episodic memory that old specs gave PPO, and with which it never ran."""
     memory, algorithm = parts.get("memory", {}), parts["algorithm"]
@@ -148,7 +134,7 @@ def _give_rollouts_for_episodes(
     )
 
 
-def _build_algorithm(info: AlgorithmInfo, tree: _Tree, findings: Findings) -> AlgorithmSpec | None:
+def _build_algorithm(info: AlgorithmInfo, tree: Tree, findings: Findings) -> AlgorithmSpec | None:
     if tree.get("clip_val_loss"):
         has_clip = "clip_vloss" in info.spec_class.model_fields
         fix = ". Did you mean `clip_vloss`?" if has_clip else "; remove it."
@@ -156,46 +142,33 @@ def _build_algorithm(info: AlgorithmInfo, tree: _Tree, findings: Findings) -> Al
         return None
     # `default` asks for nothing, so it needs no warning where there is nothing to choose.
     given = {k: v for k, v in tree.items() if (k, v) != ("action_policy", "default")}
-    return build_block(
-        info.spec_class,
-        {**given, "name": info.name},
-        "agent.algorithm",
-        findings,
-        label=info.name,
-        siblings=_ALGORITHM_KEYS,
-    )
+    given["name"] = info.name
+    path = "agent.algorithm"
+    return build_block(info.spec_class, given, path, findings, info.name, _ALGORITHM_KEYS)
 
 
-def _build_memory(info: AlgorithmInfo, tree: _Tree | None, findings: Findings) -> MemorySpec | None:
+def _build_memory(info: AlgorithmInfo, tree: Tree | None, findings: Findings) -> MemorySpec | None:
     if tree is None:
         findings.problem("agent.memory", f"missing; {info.name} needs a mapping with a name")
         return None
-    memory = _record_of(tree, "name", MEMORIES, "agent.memory", findings)
+    memory = _record_of(tree, MEMORIES, "agent.memory", findings)
     if memory is None:
         return None
     if memory.kind not in info.memories:
         allowed = sorted(name for name in MEMORIES if MEMORIES[name].kind in info.memories)
-        findings.problem(
-            "agent.memory.name",
-            f"found {shown(memory.name)}; {info.name} learns from {' or '.join(allowed)}.",
-        )
+        message = f"found {shown(memory.name)}; {info.name} learns from {' or '.join(allowed)}."
+        findings.problem("agent.memory.name", message)
         return None
     if memory.kind != "replay" and not info.imitates:
         for key in sorted(SIL_KEYS & tree.keys()):
             if tree.pop(key) is not None:
                 findings.inert.append(f"agent.memory.{key}")
-    return build_block(
-        memory.spec_class,
-        tree,
-        "agent.memory",
-        findings,
-        label=memory.name,
-        siblings=_MEMORY_KEYS,
-    )
+    path = "agent.memory"
+    return build_block(memory.spec_class, tree, path, findings, memory.name, _MEMORY_KEYS)
 
 
 def _build_nets(
-    info: AlgorithmInfo, tree: _Tree | None, own_critic: Any, findings: Findings
+    info: AlgorithmInfo, tree: Tree | None, own_critic: Any, findings: Findings
 ) -> tuple[NetSpec | None, NetSpec | None]:
     """Build the net and the critic's net of an algorithm, None where it has none."""
     if tree is None:
@@ -217,26 +190,25 @@ def _build_nets(
 
 
 def _build_actor_and_critic(
-    tree: _Tree, findings: Findings
+    tree: Tree, findings: Findings
 ) -> tuple[NetSpec | None, NetSpec | None]:
     """Build two nets of one block; `actor_` keys are the actor's alone, `critic_` the critic's."""
     for key in TARGET_KEYS:
         if tree.pop(key, None) is not None:
             findings.inert.append(f"agent.net.{key}")
+    # Fields of the actor's and of the critic's own -> the keys that the author wrote.
     own = {who: _prefixed(tree, f"{who}_") for who in ("actor", "critic")}
     of_one = {*own["actor"].values(), *own["critic"].values()}
     both = {key: value for key, value in tree.items() if key not in of_one}
 
     def net_of(who: str, found: Findings) -> NetSpec | None:
-        spelling = own[who]
-        keys = {**both, **{field: tree[key] for field, key in spelling.items()}}
-        return _build_net(keys, "agent.net", found, spelling)
+        alone = {field: tree[key] for field, key in own[who].items()}
+        return _build_net({**both, **alone}, "agent.net", found, own[who])
 
     actor = net_of("actor", findings)
     if tree.get("use_same_optim"):
-        findings.inert += [
-            f"agent.net.{key} (use_same_optim is true)" for key in own["critic"].values()
-        ]
+        ignored = own["critic"].values()
+        findings.inert += [f"agent.net.{key} (use_same_optim is true)" for key in ignored]
         return actor, actor
     # What both nets share is reported once, by the actor.
     second = Findings()
@@ -246,27 +218,16 @@ def _build_actor_and_critic(
     return actor, critic
 
 
-def _prefixed(tree: Mapping[str, Any], prefix: str) -> dict[str, str]:
+def _prefixed(tree: Tree, prefix: str) -> dict[str, str]:
     """Map fields to the keys that start with a prefix."""
-    return {
-        key.removeprefix(prefix): key
-        for key in tree
-        if key.startswith(prefix) and key not in HEAD_STD_KEYS
-    }
+    keys = (key for key in tree if key.startswith(prefix) and key not in HEAD_STD_KEYS)
+    return {key.removeprefix(prefix): key for key in keys}
 
 
 def _build_net(
-    tree: _Tree, path: str, findings: Findings, spelling: Mapping[str, str] | None = None
+    tree: Tree, path: str, findings: Findings, spelling: Mapping[str, str] | None = None
 ) -> NetSpec | None:
-    info = _record_of(tree, "type", NETS, path, findings)
+    info = _record_of(tree, NETS, path, findings)
     if info is None:
         return None
-    return build_block(
-        info.spec_class,
-        tree,
-        path,
-        findings,
-        label=info.name,
-        siblings=_NET_KEYS,
-        spelling=spelling,
-    )
+    return build_block(info.spec_class, tree, path, findings, info.name, _NET_KEYS, spelling)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from slm_lab.spec.error import Problem, did_you_mean
+from slm_lab.spec.error import Problem, did_you_mean, nearest
 
 MAX_COUNT = 10**13
 
@@ -35,17 +35,15 @@ class Block(BaseModel):
     def _null_means_default(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        return {key: value for key, value in data.items() if not _is_absent(cls, key, value)}
+        absent = {key for key, value in data.items() if value is None}
+        for key, info in cls.model_fields.items():
+            if info.is_required() or type(None) in get_args(info.annotation):
+                absent.discard(key)
+        absent &= cls.model_fields.keys()
+        return {key: value for key, value in data.items() if key not in absent}
 
 
-def _is_absent(model: type[BaseModel], key: str, value: object) -> bool:
-    info = model.model_fields.get(key)
-    if value is not None or info is None or info.is_required():
-        return False
-    return type(None) not in get_args(info.annotation)
-
-
-def spec_key(default: Any, description: str) -> Any:
+def Key(default: Any, description: str) -> Any:
     """Declare a key of a block: the value of a spec without it, and what the reference says."""
     return Field(default=default, description=description)
 
@@ -64,22 +62,26 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def expect(fits: bool, value: object, expected: str, key: str = "") -> None:
+    """Raise the error of a validator unless a value fits."""
+    if not fits:
+        raise invalid(f"found {shown(value)}; expected {expected}", key)
+
+
 def is_number(value: object) -> bool:
     """Whether a value is an int or a float; bool is neither here."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _number(value: object) -> object:
-    if not is_number(value):
-        raise invalid(f"found {shown(value)}; expected a number")
+    expect(is_number(value), value, "a number")
     return value
 
 
 def _whole(value: object) -> object:
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise invalid(f"found {shown(value)}; expected a whole number")
+    expect(isinstance(value, int) and not isinstance(value, bool), value, "a whole number")
     return value
 
 
@@ -87,14 +89,13 @@ def _flag(value: object) -> object:
     # 0 and 1 stand for booleans in old specs; words such as "yes" do not.
     if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
-    if isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    raise invalid(f"found {shown(value)}; expected true or false")
+    word = value.lower() if isinstance(value, str) else ""
+    expect(word in ("true", "false"), value, "true or false")
+    return word == "true"
 
 
 def _mapping(value: object) -> object:
-    if not isinstance(value, Mapping):
-        raise invalid(f"found {shown(value)}; expected a mapping")
+    expect(isinstance(value, Mapping), value, "a mapping")
     return value
 
 
@@ -136,7 +137,6 @@ def build_block(
     tree: Mapping[str, Any],
     path: str,
     findings: Findings,
-    *,
     label: str,
     siblings: Collection[str] = (),
     spelling: Mapping[str, str] | None = None,
@@ -148,8 +148,9 @@ def build_block(
     """
     spelling = spelling or {}
     known: dict[str, Any] = {}
+    takes_any_key = "kwargs" in model.model_fields
     for key, value in tree.items():
-        if key in model.model_fields or takes_any_key(model):
+        if key in model.model_fields or takes_any_key:
             known[key] = value
         elif key in siblings:
             if value is not None:
@@ -165,27 +166,17 @@ def build_block(
         return None
 
 
-def takes_any_key(model: type[BaseModel]) -> bool:
-    """Whether the block gathers keys it does not know into its `kwargs`."""
-    return "kwargs" in model.model_fields
-
-
 def gather_kwargs(model: type[BaseModel], data: Mapping[str, Any]) -> dict[str, Any]:
     """Move every key of a mapping that is not a field into `kwargs`."""
     fields = {key: value for key, value in data.items() if key in model.model_fields}
     extra = {key: value for key, value in data.items() if key not in model.model_fields}
     written = fields.get("kwargs") or {}
-    if not isinstance(written, Mapping):
-        raise invalid(f"found {shown(written)}; expected a mapping", key="kwargs")
+    expect(isinstance(written, Mapping), written, "a mapping", "kwargs")
     return {**fields, "kwargs": {**written, **extra}}
 
 
 def _problem(
-    detail: ErrorDetails,
-    model: type[BaseModel],
-    path: str,
-    label: str,
-    spelling: Mapping[str, str],
+    detail: ErrorDetails, model: type[BaseModel], path: str, label: str, spelling: Mapping[str, str]
 ) -> Problem:
     parts = [str(part) for part in detail["loc"]]
     context = detail.get("ctx", {})
@@ -201,10 +192,12 @@ def _problem(
         case "extra_forbidden":
             message = f"unknown key. {did_you_mean(parts[-1], owner.model_fields)}"
         case "literal_error":
-            options = [option.strip("'") for option in _options(context["expected"])]
+            # pydantic words the options as "'a', 'b' or 'c'"
+            words = context["expected"].replace(" or ", ", ").split(", ")
+            options = [word.strip("'") for word in words]
             message = f"found {shown(found)}; expected one of {', '.join(options)}."
-            if isinstance(found, str):
-                message += f" {did_you_mean(found, options)}" if _close(found, options) else ""
+            if isinstance(found, str) and (close := nearest(found, options, count=1)):
+                message += f" Did you mean `{close[0]}`?"
         case "model_type" | "dict_type":
             message = f"found {shown(found)}; expected a mapping ({description})"
         case "spec":
@@ -212,16 +205,7 @@ def _problem(
         case _:
             expected = detail["msg"].replace("Input should be", "expected")
             message = f"found {shown(found)}; {expected} ({description})"
-    return Problem(".".join([path, *parts]) if path else ".".join(parts), message)
-
-
-def _close(word: str, options: list[str]) -> bool:
-    return did_you_mean(word, options).startswith("Did")
-
-
-def _options(expected: str) -> list[str]:
-    """Split the options of a literal, which pydantic words as "'a', 'b' or 'c'"."""
-    return expected.replace(" or ", ", ").split(", ")
+    return Problem(".".join([path, *parts] if path else parts), message)
 
 
 def _field_at(model: type[BaseModel], parts: list[str]) -> tuple[type[BaseModel], str]:

@@ -15,7 +15,7 @@ from typing import Any
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.algorithm.base import Defaults, Tree
 from slm_lab.spec.memory import MEMORIES
-from slm_lab.spec.net.base import POLYAK, REPLACE, TARGET_KEYS
+from slm_lab.spec.net import POLYAK, REPLACE, TARGET_KEYS
 
 # Nature's convolutions (Mnih et al. 2015), for ALE/ envs.
 _CONVOLUTIONS: Tree = {
@@ -36,7 +36,12 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
     if tree.get("meta") is None:
         tree["meta"] = {}
     agent, env = _mapping(tree.get("agent")), _mapping(tree.get("env"))
-    _fill_log_frequency(tree["meta"], env.get("max_frame"))
+    meta: Any = tree["meta"]
+    budget: Any = env.get("max_frame")
+    has_budget = isinstance(budget, int | float) and budget > 0
+    if isinstance(meta, dict) and meta.get("log_frequency") is None and has_budget:
+        # a hundred rows of the curve, or a row every 10,000 frames
+        meta["log_frequency"] = max(1, min(10_000, int(budget // 100)))
     algorithm = agent.get("algorithm")
     info = ALGORITHMS.find(algorithm.get("name")) if isinstance(algorithm, dict) else None
     if info is None:
@@ -61,13 +66,6 @@ def _mapping(value: Any) -> Tree:
     return value if isinstance(value, dict) else {}
 
 
-def _fill_log_frequency(meta: Any, max_frame: Any) -> None:
-    """Log a hundred rows of the curve, or a row every 10,000 frames."""
-    has_budget = isinstance(max_frame, int | float) and max_frame > 0
-    if isinstance(meta, dict) and meta.get("log_frequency") is None and has_budget:
-        meta["log_frequency"] = max(1, min(10_000, int(max_frame // 100)))
-
-
 def _for_images(defaults: Defaults) -> Defaults:
     """Replace the layers by convolutions, shared by actor and critic; keep all other settings."""
     learning = {k: v for k, v in defaults.net.items() if not k.startswith(("type", "hid_layers"))}
@@ -87,14 +85,11 @@ def _filled(block: Any, default: Tree, kind: str, needed: frozenset[str]) -> Any
     if kind not in given:
         return {**_joined(default, given), **nulls}
     own = {key: default[key] for key in needed if key in default}
-    return {**own, **(block or {})} if _is_alike(given[kind], default[kind]) else dict(block or {})
-
-
-def _is_alike(name: Any, default: str) -> bool:
-    """Whether two memories are both replays, or two blocks have one name."""
-    memories = [MEMORIES.find(name), MEMORIES.find(default)]
+    names = (given[kind], default[kind])
+    memories = [MEMORIES.find(name) for name in names]
     both_replay = all(memory is not None and memory.kind == "replay" for memory in memories)
-    return bool(name == default) or both_replay
+    is_alike = names[0] == names[1] or both_replay
+    return {**own, **(block or {})} if is_alike else dict(block or {})
 
 
 def _joined(default: Mapping[str, Any], given: Mapping[str, Any]) -> Tree:

@@ -16,15 +16,16 @@ from slm_lab.spec.block import (
     Count,
     Flag,
     FreeMapping,
+    Key,
     Number,
     Positive,
     SmallCount,
+    expect,
     gather_kwargs,
     invalid,
-    shown,
-    spec_key,
+    is_number,
 )
-from slm_lab.spec.named_module import SpecOrigin
+from slm_lab.spec.trust import SpecOrigin
 from slm_lab.types import Backend
 
 _ATARI_GAMES = """
@@ -47,11 +48,10 @@ _ATARI_CLIP = 1.0
 def _clip_range(value: object) -> object:
     """Read a clip range; a number c stands for [-c, c]."""
     pair = value if isinstance(value, list | tuple) else (value, value)
-    if len(pair) != 2 or any(isinstance(x, bool) or not isinstance(x, int | float) for x in pair):
-        raise invalid(f"found {shown(value)}; expected a number c or a pair [low, high]")
+    is_range = len(pair) == 2 and all(map(is_number, pair))
+    expect(is_range, value, "a number c or a pair [low, high]")
     low, high = pair if isinstance(value, list | tuple) else (-pair[0], pair[0])
-    if low >= high:
-        raise invalid(f"found {shown(value)}; expected low below high (a number c is [-c, c])")
+    expect(low < high, value, "low below high (a number c is [-c, c])")
     return (low, high)
 
 
@@ -81,35 +81,35 @@ class EnvSpec(Block):
     name: str = Field(
         min_length=1, description="Gymnasium id, ALE/..., playground/..., or module:EnvId."
     )
-    num_envs: SmallCount = spec_key(1, "Copies stepped together.")
+    num_envs: SmallCount = Key(1, "Copies stepped together.")
     max_frame: Count = Field(description="Training budget in env steps, summed over copies.")
-    max_t: Count | None = spec_key(None, "Time limit of an episode; null is the env's.")
-    normalize_obs: Flag = spec_key(False, "Normalise observations by running statistics.")
-    normalize_reward: Flag = spec_key(False, "Scale rewards by the std of the return.")
-    clip_obs: Positive | None = spec_key(
+    max_t: Count | None = Key(None, "Time limit of an episode; null is the env's.")
+    normalize_obs: Flag = Key(False, "Normalise observations by running statistics.")
+    normalize_reward: Flag = Key(False, "Scale rewards by the std of the return.")
+    clip_obs: Positive | None = Key(
         None, "Clip observations to +-this; 10 with normalize_obs unless given."
     )
-    clip_reward: ClipRange | None = spec_key(
+    clip_reward: ClipRange | None = Key(
         None, "Clip rewards to +-number or [low, high]; 10 if normalized, 1 for ALE/."
     )
-    reward_scale: Annotated[Number, BeforeValidator(_reward_scale)] = spec_key(
+    reward_scale: Annotated[Number, BeforeValidator(_reward_scale)] = Key(
         1.0, "Multiply rewards by this before anything else."
     )
-    device: str | None = spec_key(None, "Device of playground envs; null is automatic.")
-    privileged: Flag = spec_key(
+    device: str | None = Key(None, "Device of playground envs; null is automatic.")
+    privileged: Flag = Key(
         False, "Let a critic net of its own read `privileged_state`, if the env has one."
     )
-    backend: Backend = spec_key("auto", "Engine that runs the env.")
-    frame_stack: Annotated[SmallCount, Field(le=64)] = spec_key(
+    backend: Backend = Key("auto", "Engine that runs the env.")
+    frame_stack: Annotated[SmallCount, Field(le=64)] = Key(
         1, "Last observations seen together; frame_op_len is an old name."
     )
-    frame_op: Literal["stack", "concat"] = spec_key(
+    frame_op: Literal["stack", "concat"] = Key(
         "stack", "Stack on a new first axis, or concatenate on the first."
     )
-    num_threads: SmallCount | None = spec_key(
+    num_threads: SmallCount | None = Key(
         None, "Threads that step the envs; more than one pays where steps are slow."
     )
-    kwargs: FreeMapping = spec_key({}, "Every other key, for the env's constructor.")
+    kwargs: FreeMapping = Key({}, "Every other key, for the env's constructor.")
 
     # Set by `Spec.with_origin`, never by what a file says.
     _origin: SpecOrigin | None = PrivateAttr(default=None)
@@ -120,7 +120,7 @@ class EnvSpec(Block):
 
     @property
     def origin(self) -> SpecOrigin | None:
-        """Where the spec was read, if that is below a run folder: see `named_module.py`."""
+        """Where the spec was read, if that is below a run folder: see `trust.py`."""
         return self._origin
 
     @model_validator(mode="before")

@@ -14,8 +14,7 @@ from pydantic import Field, create_model
 from slm_lab.spec.agent import AgentSpec
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.memory import MEMORIES
-from slm_lab.spec.net import NETS
-from slm_lab.spec.net.base import HEAD_STD_KEYS
+from slm_lab.spec.net import HEAD_STD_KEYS, NETS
 from slm_lab.spec.optim import LOSSES, OPTIMIZERS, SCHEDULERS
 from slm_lab.spec.record import Registry
 from slm_lab.spec.schema import Spec

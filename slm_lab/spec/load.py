@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from slm_lab.spec.block import shown
 from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.error import Problem, SpecError, SpecWarning, nearest
-from slm_lab.spec.meta import MetaSpec
-from slm_lab.spec.name import name_complaint, name_of_env
-from slm_lab.spec.named_module import module_of
-from slm_lab.spec.run_folder import SPEC_FILE
-from slm_lab.spec.run_places import run_place
-from slm_lab.spec.schema import V4_MESSAGE, Spec, build_spec, write_value
+from slm_lab.spec.run_folder import SPEC_FILE, run_place
+from slm_lab.spec.schema import V4_MESSAGE, MetaSpec, Spec, build_spec, name_complaint, write_value
 from slm_lab.spec.text import (
     MAX_BYTES,
     PLACEHOLDER,
@@ -32,13 +29,17 @@ from slm_lab.spec.text import (
     parse,
     unfilled,
 )
-from slm_lab.spec.trust import origin_of
+from slm_lab.spec.trust import module_of, origin_of
 from slm_lab.spec.upgrade import is_v4, upgrade_spec
 
 DEFAULTS = "_defaults"
 _SUFFIXES = (".json", ".yaml", ".yml")
+_EXAMPLE_ENVS = {  # by a word in the path of a file
+    "atari": "ALE/Pong-v5",
+    "mujoco": "HalfCheetah-v5",
+    "playground": "playground/CartpoleBalance",
+}
 _PRIVATE = ("_", "$")  # blocks to share, notes, and the `$schema` that editors look for
-_PACKAGE_PREFIX = "slm_lab/spec/"
 
 
 def load_spec(
@@ -76,10 +77,8 @@ def load_saved_spec(
 
 def _load(path: Path, name: str | None, sets: Sequence[str]) -> Spec:
     assignments = _read_sets(sets, path)
-    text = template = _read_text(path)
-    for item in assignments:
-        text = _fill(text, item.key, item.value, path)
-    text = _fill_defaults(text, path)
+    template = _read_text(path)
+    text = _fill_defaults(_fill(template, assignments, path), path)
     specs = _specs_in(text, path)
     name = _choose(specs, name, path)
     tree = coerce_numbers(specs[name])
@@ -89,9 +88,8 @@ def _load(path: Path, name: str | None, sets: Sequence[str]) -> Spec:
     filled = [item for item in assignments if item.key in placeholders]
     written = [item for item in assignments if item not in filled]
     problems = [problem for item in written if (problem := _write(tree, item, placeholders))]
-    problems += [
-        Problem(at, f"${{{key}}} is not filled. Add -s {key}=VALUE") for at, key in unfilled(tree)
-    ]
+    for at, open_key in unfilled(tree):
+        problems.append(Problem(at, f"${{{open_key}}} is not filled. Add -s {open_key}=VALUE"))
     if problems:
         raise SpecError(problems, source)
     try:
@@ -135,8 +133,8 @@ def check_file(file: str | Path) -> list[SpecCheck]:
     """Check every spec of a file; placeholders are filled with values that fit the file."""
     path = find_spec_file(file)
     text = _fill_defaults(_read_text(path), path)
-    for key in set(PLACEHOLDER.findall(text)):
-        text = _fill(text, key, _example_value(key, path), path)
+    values = [(key, _example_value(key, path)) for key in set(PLACEHOLDER.findall(text))]
+    text = _fill(text, values, path)
     checks = []
     for name, tree in _specs_in(text, path).items():
         try:
@@ -166,7 +164,7 @@ def upgrade_file(file: str | Path) -> UpgradedFile:
     path = find_spec_file(file)
     tree = _lenient(_read_text(path))
     if tree is None:
-        raise SpecError([Problem("", "neither JSON nor YAML holds specs here")], path.name)
+        raise _refusal(path, "neither JSON nor YAML holds specs here")
     single = is_v4(tree)  # saved with a run: the file is the spec
     specs = {str(tree.get("name") or path.stem): tree} if single else tree
     notes: dict[str, list[str]] = {}
@@ -174,7 +172,7 @@ def upgrade_file(file: str | Path) -> UpgradedFile:
         if is_v4(spec):
             specs[name], notes[name] = upgrade_spec(spec)
     if not notes:
-        raise SpecError([Problem("--upgrade", "no spec in the file has the v4 shape")], path.name)
+        raise _refusal(path, "no spec in the file has the v4 shape", "--upgrade")
     upgraded = coerce_numbers(next(iter(specs.values())) if single else specs)
     if path.suffix == ".json":
         return UpgradedFile(json.dumps(upgraded, indent=2) + "\n", notes)
@@ -188,9 +186,7 @@ def packaged_spec_dir() -> Path:
 
 def packaged_specs() -> Iterator[tuple[Path, str]]:
     """(file, spec name) of every shipped spec; the file is relative to `packaged_spec_dir`."""
-    for path in _packaged_files():
-        for name in spec_names(path):
-            yield path.relative_to(packaged_spec_dir()), name
+    return ((file, name) for file, name, _ in packaged_trees())
 
 
 def packaged_trees() -> Iterator[tuple[Path, str, dict[str, Any]]]:
@@ -203,12 +199,10 @@ def packaged_trees() -> Iterator[tuple[Path, str, dict[str, Any]]]:
 def find_spec_file(file: str | Path) -> Path:
     """Find a file as given or inside the package, also where its suffix has changed."""
     given = Path(file)
-    packaged = packaged_spec_dir() / given.as_posix().removeprefix("./").removeprefix(
-        _PACKAGE_PREFIX
-    )
-    candidates = [given, packaged]
-    for path in (given, packaged):
-        candidates += [path.with_suffix(suffix) for suffix in _SUFFIXES if path.name]
+    below = given.as_posix().removeprefix("./").removeprefix("slm_lab/spec/")
+    places = [given, packaged_spec_dir() / below]
+    renamed = [path.with_suffix(suffix) for path in places for suffix in _SUFFIXES if path.name]
+    candidates = [*places, *renamed]
     for path in candidates:
         try:
             if path.is_file() and path.suffix in _SUFFIXES:
@@ -242,14 +236,25 @@ def _packaged_files() -> list[Path]:
     )
 
 
+def _refusal(path: Path, message: str, at: str = "") -> SpecError:
+    return SpecError([Problem(at, message)], path.name)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Make a SpecError, which names the file, of text that is no spec."""
+    try:
+        yield
+    except TextError as error:
+        raise _refusal(path, str(error)) from None
+
+
 def _read_text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with path.open("rb") as file, _explained(path):
             return decode(file.read(MAX_BYTES + 1))
     except OSError as error:
-        raise SpecError([Problem("", f"cannot be read: {error.strerror}")], path.name) from None
-    except TextError as error:
-        raise SpecError([Problem("", str(error))], path.name) from None
+        raise _refusal(path, f"cannot be read: {error.strerror}") from None
 
 
 def _fill_defaults(text: str, path: Path) -> str:
@@ -262,21 +267,18 @@ def _fill_defaults(text: str, path: Path) -> str:
         return text
     tree = _tree_of(text, path)
     defaults = tree.get(DEFAULTS, {}) if isinstance(tree, dict) else {}
-    if not isinstance(defaults, dict) or not all(
-        isinstance(value, str | int | float) for value in defaults.values()
-    ):
+    values = defaults.values() if isinstance(defaults, dict) else [None]
+    if not all(isinstance(value, str | int | float) for value in values):
         message = "expected a mapping of placeholders to values, such as max_frame: 4e6"
-        raise SpecError([Problem(DEFAULTS, message)], path.name)
-    for key, value in defaults.items():
-        text = _fill(text, key, str(value), path)
+        raise _refusal(path, message, DEFAULTS)
+    return _fill(text, [(key, str(value)) for key, value in defaults.items()], path)
+
+
+def _fill(text: str, values: Iterable[tuple[str, str]], path: Path) -> str:
+    with _explained(path):
+        for key, value in values:
+            text = fill(text, key, value)
     return text
-
-
-def _fill(text: str, key: str, value: str, path: Path) -> str:
-    try:
-        return fill(text, key, value)
-    except TextError as error:
-        raise SpecError([Problem("", str(error))], path.name) from None
 
 
 def _placeholders(template: str, name: str, path: Path) -> set[str]:
@@ -292,8 +294,8 @@ def _tree_of(text: str, path: Path) -> Any:
         return parse(text, is_json=path.suffix == ".json")
     except TextError as error:
         if path.suffix == ".json" and (old := _lenient(text)) and any(map(is_v4, old.values())):
-            raise SpecError([Problem("agent", V4_MESSAGE)], path.name) from None
-        raise SpecError([Problem("", str(error))], path.name) from None
+            raise _refusal(path, V4_MESSAGE, "agent") from None
+        raise _refusal(path, str(error)) from None
 
 
 def _lenient(text: str) -> dict[str, Any] | None:
@@ -310,16 +312,14 @@ def _specs_in(text: str, path: Path) -> dict[str, dict[str, Any]]:
     tree = _tree_of(text, path)
     if not isinstance(tree, dict):
         kind = "empty" if tree is None else f"a {type(tree).__name__}"
-        message = f"the file is {kind}; expected a mapping of spec names to specs"
-        raise SpecError([Problem("", message)], path.name)
+        raise _refusal(path, f"the file is {kind}; expected a mapping of spec names to specs")
     if "agent" in tree and "env" in tree:
         saved = SPEC_FILE.fullmatch(path.name)
         return {str(tree.get("name") or (saved["name"] if saved else path.stem)): tree}
     specs = {name: spec for name, spec in tree.items() if not name.startswith(_PRIVATE)}
     for name, spec in specs.items():
         if not isinstance(spec, dict):
-            message = "expected a spec: a mapping with agent, env and meta"
-            raise SpecError([Problem(name, message)], path.name)
+            raise _refusal(path, "expected a spec: a mapping with agent, env and meta", name)
     return specs
 
 
@@ -329,16 +329,14 @@ def _choose(specs: dict[str, dict[str, Any]], name: str | None, path: Path) -> s
     if name in specs:
         return str(name)
     if not specs:
-        raise SpecError([Problem("SPEC_NAME", "the file holds no spec")], path.name)
+        raise _refusal(path, "the file holds no spec", "SPEC_NAME")
     close = nearest(name or "", specs, count=len(specs))
     names = [*close, *(other for other in specs if other not in close)]
     found = "missing" if name is None else f"no spec `{name}`"
-    message = f"{found}; the file has {', '.join(names)}"
-    raise SpecError([Problem("SPEC_NAME", message)], path.name)
+    raise _refusal(path, f"{found}; the file has {', '.join(names)}", "SPEC_NAME")
 
 
-@dataclass(frozen=True, slots=True)
-class _Assignment:
+class _Assignment(NamedTuple):
     key: str
     value: str
 
@@ -409,10 +407,14 @@ def _blame(problem: Problem, written: list[_Assignment]) -> Problem:
 
 
 def _run_name(name: str, filled: list[_Assignment]) -> str:
-    """SPEC_NAME, with the env's short name once `${env}` was filled: `ALE/Pong-v5` -> `pong`."""
+    """SPEC_NAME, with the env's short name once `${env}` was filled.
+
+    `ALE/Pong-v5` -> `pong`, `my.envs:Pole-v0` -> `pole`.
+    """
     for item in filled:
         if item.key == "env":
-            return f"{name}_{name_of_env(item.value)}"
+            short = re.split(r"[/:]", item.value)[-1].partition("-")[0].lower()
+            return f"{name}_{re.sub(r'[^a-z0-9_.+]+', '_', short)}"
     return name
 
 
@@ -427,11 +429,7 @@ def _example_value(key: str, path: Path) -> str:
         return "1e5"
     if key != "env":
         return "1"
-    for family, env in (
-        ("atari", "ALE/Pong-v5"),
-        ("mujoco", "HalfCheetah-v5"),
-        ("playground", "playground/CartpoleBalance"),
-    ):
+    for family, env in _EXAMPLE_ENVS.items():
         if family in path.as_posix():
             return env
     return "CartPole-v1"

@@ -1,14 +1,13 @@
 """Records of algorithms, nets and memories, and the registries that find them by name.
 
 A record holds plain data, and the class that does the work as text, so that a spec is read and
-checked without torch. Adding one is adding a file: a registry finds every module of its package.
+checked without torch.
 """
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +25,6 @@ class Record(Generic[BlockT]):
     implementation: str  # "module:Class", imported when an agent is made
     _: KW_ONLY
     aliases: tuple[str, ...] = ()  # other names
-    order: int = 100  # place in legends, tables and pages; equal ones go by name
 
     def load(self) -> Any:
         """Import the implementation."""
@@ -38,36 +36,27 @@ RecordT = TypeVar("RecordT", bound=Record[Any])
 
 
 class Registry(Mapping[str, RecordT]):
-    """Mapping from names to the records in `RECORDS` of all modules of one package.
+    """Mapping from names to records; iterating gives each record's own name.
 
-    Iterating gives each record's own name, in the order of the records. Looking up also takes
-    aliases and, with `any_spelling`, names whose case, `-`, `_` or spaces differ. `chosen_by` is
-    the key of a spec's block that names the record.
+    Looking up also takes aliases and, with `any_spelling`, names whose case, `-`, `_` or spaces
+    differ. `chosen_by` is the key of a spec's block that names the record.
     """
 
     def __init__(
-        self, package: str, path: list[str], chosen_by: str = "name", any_spelling: bool = False
+        self, records: Iterable[RecordT], chosen_by: str = "name", any_spelling: bool = False
     ) -> None:
         self.chosen_by = chosen_by
         self._key: Callable[[str], str] = _folded if any_spelling else str
-        modules = [f"{package}.{module.name}" for module in pkgutil.iter_modules(path)]
-        found: list[RecordT] = [
-            record
-            for module in modules
-            for record in getattr(importlib.import_module(module), "RECORDS", ())
-        ]
-        found.sort(key=lambda record: (record.order, record.name))
-        self._records = {record.name: record for record in found}
-        self._names = {
-            self._key(name): record.name
-            for record in found
+        self._records = {record.name: record for record in records}
+        self._found = {
+            self._key(name): record
+            for record in self._records.values()
             for name in (*record.aliases, record.name)
         }
 
     def find(self, name: object) -> RecordT | None:
         """The record that a spec's `name` or `type` picks; None if there is none."""
-        own = self._names.get(self._key(name)) if isinstance(name, str) else None
-        return None if own is None else self._records[own]
+        return self._found.get(self._key(name)) if isinstance(name, str) else None
 
     def spec_classes(self) -> list[type[Block]]:
         """The spec classes of all records, each once."""

@@ -9,8 +9,7 @@ from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.defaults import with_defaults
 from slm_lab.spec.json_schema import Schema, spec_schema
 from slm_lab.spec.memory import MEMORIES
-from slm_lab.spec.net import NETS
-from slm_lab.spec.net.base import ACTIVATIONS, INIT_FNS
+from slm_lab.spec.net import ACTIVATIONS, INIT_FNS, NETS
 from slm_lab.spec.optim import LOSSES, OPTIMIZERS, SCHEDULERS
 from slm_lab.spec.search import DISTRIBUTIONS
 

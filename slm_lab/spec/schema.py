@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
 from slm_lab.spec.agent import AgentSpec, build_agent
 from slm_lab.spec.algorithm.base import training_start_step
-from slm_lab.spec.block import Block, Findings, FreeMapping, build_block, shown, spec_key
+from slm_lab.spec.block import (
+    Block,
+    Count,
+    CountOrZero,
+    Findings,
+    FreeMapping,
+    Key,
+    SmallCount,
+    Whole,
+    build_block,
+    shown,
+)
 from slm_lab.spec.compatibility import problems_of
 from slm_lab.spec.defaults import with_defaults
 from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
-from slm_lab.spec.meta import FORMER_META_KEYS, SAVED_RUN_KEYS, MetaSpec
-from slm_lab.spec.name import name_complaint
-from slm_lab.spec.named_module import SpecOrigin
 from slm_lab.spec.search import check_search, flatten_search
 from slm_lab.spec.text import TextError, check_json
+from slm_lab.spec.trust import SpecOrigin
 from slm_lab.spec.upgrade import is_v4
 
 _BLOCKS = ("agent", "env", "meta", "search")
@@ -29,6 +39,72 @@ V4_MESSAGE = (
 )
 
 
+# A saved spec carries what its run added; none of it shapes the next run.
+_SAVED_RUN_KEYS = """
+experiment trial session cuda_offset resume experiment_ts prepath git_sha predir graph_prepath
+info_prepath log_prepath model_prepath
+"""
+SAVED_RUN_KEYS = frozenset(_SAVED_RUN_KEYS.split())
+_FORMER_META_KEYS = """
+num_gpus resources search training_mode debug_level max_tick max_tick_unit
+"""
+_MAX_NAME = 100  # the longest file name of a run is some 100 characters longer; 255 is the limit
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+_TRIAL = re.compile(r".*_t\d+")
+
+
+# YAML reads a bare `on` as true.
+_ON_OFF = BeforeValidator(lambda x: {True: "on", False: "off"}[x] if isinstance(x, bool) else x)
+_NUMBERED = BeforeValidator(lambda x: int(x) if isinstance(x, bool) else x)
+
+
+class MetaSpec(Block):
+    """The run around the algorithm."""
+
+    distributed: Literal[False, "synced", "shared"] = Key(
+        False, "Hogwild training by all sessions together: false, synced, shared."
+    )
+    max_session: Annotated[SmallCount, Field(le=10_000)] = Key(1, "Seeds of each trial.")
+    max_trial: SmallCount | None = Key(None, "Trials of a search.")
+    log_frequency: Count = Key(
+        10_000,
+        "Frames between rows of the curve; unless given a hundredth of env.max_frame, "
+        "at most 10,000.",
+    )
+    eval_frequency: Count = Key(10_000, "Frames between evals, with rigorous_eval.")
+    checkpoint_frequency: Count | None = Key(
+        None, "Frames between saved checkpoints; null is automatic."
+    )
+    rigorous_eval: Annotated[
+        CountOrZero,
+        _NUMBERED,
+        WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0}]}),
+    ] = Key(0, "Not 0: evaluate in a separate env.")
+    search_resources: FreeMapping = Key(
+        {"cpu": 1, "gpu": 0}, "What one trial of a search takes: cpu, gpu."
+    )
+    search_scheduler: FreeMapping | None = Key(
+        None, "ASHA arguments, such as grace_period and reduction_factor."
+    )
+    search_sampler: Literal["optuna", "random", "grid"] = Key(
+        "optuna", "Where the trials of a search are: optuna, random, grid."
+    )
+    random_seed: Annotated[Whole, Field(ge=0, le=2**63 - 1)] | None = Key(
+        None, "Seed that all random streams come from; null draws one."
+    )
+    compile: Annotated[
+        Literal["auto", "on", "off"],
+        _ON_OFF,
+        WithJsonSchema({"enum": ["auto", "on", "off", True, False]}),
+    ] = Key("auto", "Compile the learning step; auto decides by expected work.")
+    compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Key(
+        "default", "How to compile, as torch.compile names it; reduce-overhead is CUDA graphs."
+    )
+    threads: SmallCount | None = Key(
+        None, "Torch threads of each session; null is 1. With 2 PPO trains two nets at once."
+    )
+
+
 class Spec(Block):
     """One validated experiment. Immutable; `with_values` makes a changed copy."""
 
@@ -36,7 +112,7 @@ class Spec(Block):
     agent: AgentSpec = Field(description="Algorithm, memory and nets.")
     env: EnvSpec = Field(description="What it acts in.")
     meta: MetaSpec = Field(description="The run around it.")
-    search: FreeMapping = spec_key({}, "Dotted key__distribution -> its arguments.")
+    search: FreeMapping = Key({}, "Dotted key__distribution -> its arguments.")
 
     # The tree as its author spelled it, and the same with what its author left out.
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -74,12 +150,8 @@ class Spec(Block):
     def with_values(self, values: Mapping[str, Any]) -> Spec:
         """Make a validated copy with values written at dotted paths: `{"env.num_envs": 8}`."""
         tree = copy.deepcopy(self._given)
-        problems = [
-            problem
-            for path, value in values.items()
-            if (problem := write_value(tree, path, value)) is not None
-        ]
-        if problems:
+        found = [write_value(tree, path, value) for path, value in values.items()]
+        if problems := [problem for problem in found if problem is not None]:
             raise SpecError(problems, self.name)
         return build_spec(tree, self.name)[0].with_origin(self.origin)
 
@@ -114,6 +186,17 @@ def build_spec(tree: Mapping[str, Any], name: str, source: str = "") -> tuple[Sp
     return spec, findings.all_warnings()
 
 
+def name_complaint(name: str) -> str:
+    """Complaint about a name that a run's files cannot begin with; empty if they can."""
+    rule = f"1 to {_MAX_NAME} letters, digits and _ - . +"
+    if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
+        return f"found {shown(name)}; expected {rule}, a letter or digit first. Rename the spec"
+    if _TRIAL.fullmatch(name):
+        rule += ", without _t and a number at the end"
+        return f"found {shown(name)}; expected {rule}: files of a trial are called so"
+    return ""
+
+
 def _write_defaults(block: dict[str, Any], built: Block) -> None:
     """Add each key that a block leaves at its default, unless an actor_ or critic_ key stands in.
 
@@ -143,10 +226,8 @@ def write_value(tree: dict[str, Any], path: str, value: Any) -> Problem | None:
             node = node[int(part)]
         else:
             return Problem(path, f"`{part}` leads nowhere: {shown(node)} has no parts")
-    if isinstance(node, dict):
-        node[last] = _plain(value)
-    elif _indexes(node, last):
-        node[int(last)] = _plain(value)
+    if isinstance(node, dict) or _indexes(node, last):
+        node[last if isinstance(node, dict) else int(last)] = _plain(value)
     elif isinstance(node, list):
         return Problem(path, f"`{last}` is no index of a list of {len(node)}")
     else:
@@ -210,12 +291,12 @@ def _build_env(tree: dict[str, Any], findings: Findings) -> EnvSpec | None:
         findings.warnings.append(
             f"env.name: {name} is called {given['name']} now, and that is used"
         )
-    return build_block(EnvSpec, given, "env", findings, label="env")
+    return build_block(EnvSpec, given, "env", findings, "env")
 
 
 def _build_meta(tree: dict[str, Any], findings: Findings) -> MetaSpec | None:
     given = {key: value for key, value in tree.items() if key not in SAVED_RUN_KEYS}
-    return build_block(MetaSpec, given, "meta", findings, label="meta", siblings=FORMER_META_KEYS)
+    return build_block(MetaSpec, given, "meta", findings, "meta", _FORMER_META_KEYS.split())
 
 
 def _cross_check(spec: Spec, findings: Findings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slm_lab.spec.block import Findings, shown
+from slm_lab.spec.block import Findings, is_number, shown
 from slm_lab.spec.error import did_you_mean
 
 # Distribution -> what its list of arguments holds; `choice` takes any number of options.
@@ -50,11 +50,8 @@ def check_search(search: Mapping[str, Any], tree: Mapping[str, Any], findings: F
         elif not path or distribution not in DISTRIBUTIONS:
             findings.problem(f"search.{key}", _not_a_distribution(key, path, distribution))
         elif complaint := _bad_arguments(distribution, arguments):
-            form = DISTRIBUTIONS[distribution]
-            findings.problem(
-                f"search.{key}",
-                f"found {shown(arguments)}; {complaint}. {distribution} takes [{form}].",
-            )
+            form = f"{distribution} takes [{DISTRIBUTIONS[distribution]}]."
+            findings.problem(f"search.{key}", f"found {shown(arguments)}; {complaint}. {form}")
         elif not _holds(tree, path):
             absent.append(path)
     if absent:
@@ -76,7 +73,7 @@ def _bad_arguments(distribution: str, arguments: Any) -> str:
         return "expected a list"
     if distribution == "choice":
         return "" if arguments else "expected at least one option"
-    if any(isinstance(x, bool) or not isinstance(x, int | float) for x in arguments):
+    if not all(map(is_number, arguments)):
         return "expected numbers"
     if len(arguments) != len(DISTRIBUTIONS[distribution].split(", ")):
         return "wrong number of arguments"

@@ -6,10 +6,12 @@ depth and the expansion of YAML aliases are bounded, so that reading takes momen
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import yaml
 
@@ -34,14 +36,11 @@ class TextError(Exception):
     """Error about text that is no spec file; the message says why."""
 
 
-if TYPE_CHECKING:
-    from yaml import SafeLoader as _SafeLoader
-else:
-    # The C parser is some twenty times faster, where PyYAML was built with it.
-    _SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# The C parser is some twenty times faster, where PyYAML was built with it.
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Loader(_SafeLoader):
+class _Loader(_SafeLoader):  # type: ignore[misc]  # a subclass of Any
     """Loader of safe YAML without dates, which no spec holds and JSON does not know."""
 
 
@@ -72,19 +71,13 @@ def parse(text: str, *, is_json: bool) -> Any:
     except yaml.YAMLError as error:
         raise TextError(f"not valid YAML: {_one_line(error)}") from None
     except json.JSONDecodeError as error:
-        raise TextError(
-            f"not valid JSON: {error.msg} at line {error.lineno} column {error.colno}"
-        ) from None
+        where = f"line {error.lineno} column {error.colno}"
+        raise TextError(f"not valid JSON: {error.msg} at {where}") from None
     except (ValueError, TypeError, OverflowError, AttributeError) as error:
         # PyYAML's constructors let these out, for instance for a tag that its text does not fit.
         raise TextError(f"holds a value that cannot be read: {_one_line(error)}") from None
     check_json(tree)
     return tree
-
-
-def check_json(tree: Any) -> None:
-    """Raise TextError unless a tree holds finite JSON values only, and not too many."""
-    _check(tree, "", 0, [0])
 
 
 def number(text: str) -> int | float | None:
@@ -188,11 +181,14 @@ def _refuse_twins(node: yaml.MappingNode) -> None:
         seen.add(key.value)
 
 
-def _check(tree: Any, path: str, depth: int, count: list[int]) -> None:
-    count[0] += 1
+def check_json(
+    tree: Any, path: str = "", depth: int = 0, count: Iterator[int] | None = None
+) -> None:
+    """Raise TextError unless a tree holds finite JSON values only, and not too many."""
+    count = count or itertools.count(1)
     if depth > MAX_DEPTH:
         raise TextError(f"nested deeper than {MAX_DEPTH} levels")
-    if count[0] > MAX_NODES:
+    if next(count) > MAX_NODES:
         raise TextError(f"holds more than {MAX_NODES:,} values")
     if isinstance(tree, dict):
         if len(tree) > MAX_KEYS:
@@ -202,10 +198,10 @@ def _check(tree: Any, path: str, depth: int, count: list[int]) -> None:
                 raise TextError(
                     f"the key {key!r} under `{path or 'the top'}` is not text; quote it"
                 )
-            _check(value, f"{path}.{key}" if path else key, depth + 1, count)
+            check_json(value, f"{path}.{key}" if path else key, depth + 1, count)
     elif isinstance(tree, list):
         for index, value in enumerate(tree):
-            _check(value, f"{path}.{index}", depth + 1, count)
+            check_json(value, f"{path}.{index}", depth + 1, count)
     elif isinstance(tree, float) and not math.isfinite(tree):
         raise TextError(f"`{path}` is {tree}, which is not a number a spec can use")
     elif not isinstance(tree, str | int | float | bool | None):

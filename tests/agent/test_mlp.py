@@ -15,7 +15,7 @@ from slm_lab.agent.net.init import make_activation
 from slm_lab.agent.net.make import make_net
 from slm_lab.agent.net.mlp import MLPNet
 from slm_lab.spec import MLPNetSpec, SpecError
-from slm_lab.spec.net.base import ACTIVATIONS, INIT_FNS
+from slm_lab.spec.net import ACTIVATIONS, INIT_FNS
 from slm_lab.types import Spaces
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from slm_lab.api.run import RunStopped, SessionsFailed, run
 from slm_lab.env.error import EnvError
 from slm_lab.runs.provenance import git_sha
 from slm_lab.spec import Spec, SpecError, load_spec, spec_from_dict
-from slm_lab.spec.meta import SAVED_RUN_KEYS
+from slm_lab.spec.schema import SAVED_RUN_KEYS
 from slm_lab.training.options import RunOptions
 from tests.tiny import TINY, tiny
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from slm_lab.cli.dotenv import SETTINGS, DotenvError, load_dotenv, parse
-from slm_lab.cli.main import app, main
+from slm_lab.cli.main import SETTINGS, DotenvError, app, load_dotenv, main, parse_dotenv
 
 
 @pytest.mark.parametrize(
@@ -30,13 +29,13 @@ from slm_lab.cli.main import app, main
     ],
 )
 def test_a_line_sets_a_value(line: str, value: str) -> None:
-    assert parse(f"# head\n\n{line}\nB=2\n") == {"A": value, "B": "2"}
+    assert parse_dotenv(f"# head\n\n{line}\nB=2\n") == {"A": value, "B": "2"}
 
 
 @pytest.mark.parametrize("line", ["A='hf_secret", 'A="hf_secret" x', "A=hf_secret\0"])
 def test_a_bad_line_is_named_by_its_number_and_never_repeated(line: str) -> None:
     with pytest.raises(DotenvError, match=r"\.env, line 3") as caught:
-        parse(f"B=1\n\n{line}\n")
+        parse_dotenv(f"B=1\n\n{line}\n")
     assert "hf_secret" not in str(caught.value)
 
 
@@ -100,4 +99,4 @@ def test_a_command_reads_it_from_where_it_is_called(
 
 def test_the_example_is_a_good_one(tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / ".env.example"
-    assert parse(example.read_text()) == {"HF_REPO": "SLM-Lab/benchmark-dev"}
+    assert parse_dotenv(example.read_text()) == {"HF_REPO": "SLM-Lab/benchmark-dev"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from loguru import logger
 
-from slm_lab.cli.guard import guarded
+from slm_lab.cli.main import guarded
 from slm_lab.error import LabError
 from slm_lab.training.console import setup_logging
 

@@ -267,7 +267,7 @@ def test_names_that_are_one_file_elsewhere_are_refused(
 def test_a_hostile_manifest_names_nothing_outside(
     hub: Any, remote: HuggingFaceRemote, elsewhere: Path, kit: Any
 ) -> None:
-    from slm_lab.hub.manifest import manifest_bytes
+    from slm_lab.hub.remote import manifest_bytes
     from slm_lab.runs.checkpoint_manifest import FileEntry
 
     manifest = manifest_bytes({"../../evil.txt": FileEntry(1, "0" * 64)})

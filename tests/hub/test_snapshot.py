@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slm_lab.hub import snapshot
-from slm_lab.hub.manifest import read_run_manifest
+from slm_lab.hub.remote import read_run_manifest
 from slm_lab.hub.snapshot import take_snapshot
 from slm_lab.runs.checkpoint_manifest import MANIFEST, check_file, read_manifest
 

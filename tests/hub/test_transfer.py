@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from slm_lab.hub.directory import DirectoryRemote
-from slm_lab.hub.manifest import manifest_bytes
-from slm_lab.hub.remote import Remote, RemoteError, file_sha256
+from slm_lab.hub.remote import Remote, RemoteError, file_sha256, manifest_bytes
 from slm_lab.hub.transfer import matching, pull, push
 from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry
 

@@ -19,8 +19,8 @@ from slm_lab.playback.saved_agent import load_agent, load_session
 from slm_lab.runs.find import open_run
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import SpecError
-from slm_lab.spec.meta import SAVED_RUN_KEYS
 from slm_lab.spec.run_folder import RunFolderError
+from slm_lab.spec.schema import SAVED_RUN_KEYS
 from slm_lab.training.loop import Loop
 from slm_lab.training.models import save_models, snapshot
 

@@ -22,10 +22,9 @@ from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.block import Block
 from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.memory import MEMORIES
-from slm_lab.spec.meta import MetaSpec
 from slm_lab.spec.net import NETS
 from slm_lab.spec.optim import LossSpec, OptimSpec, SchedulerSpec
-from slm_lab.spec.schema import Spec
+from slm_lab.spec.schema import MetaSpec, Spec
 from slm_lab.spec.search import split_search_key
 
 SHIPPED = list(packaged_specs())

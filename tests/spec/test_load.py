@@ -24,7 +24,7 @@ from slm_lab.spec import (
     spec_from_dict,
     spec_names,
 )
-from slm_lab.spec.name import name_complaint
+from slm_lab.spec.schema import name_complaint
 
 
 def refusal(file: Any, name: str | None = None, sets: tuple[str, ...] = ()) -> str:

@@ -16,7 +16,7 @@ from slm_lab.spec import (
     SpecError,
     spec_from_dict,
 )
-from slm_lab.spec.net.base import ACTIVATIONS, INIT_FNS
+from slm_lab.spec.net import ACTIVATIONS, INIT_FNS
 from slm_lab.spec.optim import LOSS_KWARGS, LOSSES, OPTIMIZERS, SCHEDULERS
 
 

@@ -217,7 +217,7 @@ def _build(folder: Path, material: Path) -> None:
 
 def _pull_from_liar(key: int, run: Path) -> Callable[[], None]:
     def command() -> None:
-        from slm_lab.cli.guard import guarded
+        from slm_lab.cli.main import guarded
         from slm_lab.hub import transfer
 
         remote = Liar(key, run)

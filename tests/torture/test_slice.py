@@ -119,7 +119,7 @@ def test_an_exception_is_reported_as_a_traceback():
 
 def test_an_error_that_the_guard_of_the_commands_caught_is_one_too():
     def body() -> None:
-        from slm_lab.cli.guard import guarded
+        from slm_lab.cli.main import guarded
 
         with guarded(["list"]):
             raise KeyError("x")

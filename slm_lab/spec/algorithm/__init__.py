@@ -1,10 +1,20 @@
-"""`agent.algorithm`: one file per algorithm, with its spec class and its record."""
+"""`agent.algorithm`: one file per algorithm, with its spec class and its record.
+
+Adding an algorithm is adding a file: the `RECORDS` of every module of this package are found.
+"""
+
+import pkgutil
+from importlib import import_module
 
 from slm_lab.spec.algorithm.base import AlgorithmInfo
 from slm_lab.spec.memory import MEMORIES
 from slm_lab.spec.record import Registry
 
-ALGORITHMS: Registry[AlgorithmInfo] = Registry(__name__, __path__, any_spelling=True)
+_MODULES = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+_RECORDS = [record for module in _MODULES for record in getattr(module, "RECORDS", ())]
+ALGORITHMS: Registry[AlgorithmInfo] = Registry(
+    sorted(_RECORDS, key=lambda record: (record.order, record.name)), any_spelling=True
+)
 
 
 def algorithm_label(algorithm: str, memory: str = "") -> str:

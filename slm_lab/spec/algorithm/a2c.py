@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, WithJsonSchema, model_validator
 
-from slm_lab.spec.algorithm.base import (
-    AlgorithmInfo,
-    Defaults,
-    DiscountedSpec,
-    OnPolicySpec,
-    Pace,
-    ScheduleSpec,
-    Style,
-    Tree,
-    mlp,
-)
-from slm_lab.spec.block import Count, CountOrZero, Flag, Fraction, NonNegative, spec_key
-
-if TYPE_CHECKING:
-    from slm_lab.spec.schema import Spec
+from slm_lab.spec.algorithm import base
+from slm_lab.spec.block import Count, CountOrZero, Flag, Fraction, Key, NonNegative
 
 # PPO's details of Stable-Baselines3: tanh, orthogonal weights, a small policy head, a free log-std.
-ACTOR_CRITIC: Tree = {
+ACTOR_CRITIC: base.Tree = {
     "init_fn": "orthogonal_",
     "actor_init_std": 0.01,
     "critic_init_std": 1.0,
@@ -31,7 +18,7 @@ ACTOR_CRITIC: Tree = {
     "clip_grad_val": 0.5,
     "shared": False,
 }
-A2C_NET = mlp([64, 64], "tanh", 1e-3, **ACTOR_CRITIC)
+A2C_NET = base.mlp([64, 64], "tanh", 1e-3, **ACTOR_CRITIC)
 
 
 def _advantage_scaling(value: object) -> object:
@@ -47,30 +34,30 @@ AdvantageScaling = Annotated[
 ]
 
 
-class AdvantageKeys(DiscountedSpec):
+class AdvantageKeys(base.DiscountedSpec):
     """Keys that A2C and PPO share."""
 
-    entropy_coef_spec: ScheduleSpec | None = spec_key(
+    entropy_coef_spec: base.ScheduleSpec | None = Key(
         None, "Schedule of the entropy bonus; null is none."
     )
-    val_loss_coef: NonNegative = spec_key(1.0, "Weight of the value loss.")
-    normalize_v_targets: Flag = spec_key(False, "Scale value targets by a running std.")
-    normalize_advantages: AdvantageScaling = spec_key(
+    val_loss_coef: NonNegative = Key(1.0, "Weight of the value loss.")
+    normalize_v_targets: Flag = Key(False, "Scale value targets by a running std.")
+    normalize_advantages: AdvantageScaling = Key(
         "standardize", "How advantages are scaled; true and false are accepted."
     )
 
 
-class ActorCriticSpec(AdvantageKeys, OnPolicySpec):
+class ActorCriticSpec(AdvantageKeys, base.OnPolicySpec):
     """Advantage actor-critic (A2C)."""
 
-    lam: Fraction | None = spec_key(
+    lam: Fraction | None = Key(
         0.95, "Lambda of GAE, as 0.95; null for num_step_returns, or whole-rollout returns."
     )
-    num_step_returns: Count | None = spec_key(
+    num_step_returns: Count | None = Key(
         None, "n of n-step returns when lam is null; replaces training_frequency."
     )
-    policy_loss_coef: NonNegative = spec_key(1.0, "Weight of the policy loss.")
-    critic_iter: CountOrZero = spec_key(
+    policy_loss_coef: NonNegative = Key(1.0, "Weight of the policy loss.")
+    critic_iter: CountOrZero = Key(
         0, "Extra gradient steps of the critic alone, on the same rollout."
     )
 
@@ -84,10 +71,10 @@ class ActorCriticSpec(AdvantageKeys, OnPolicySpec):
             return {**data, "lam": None, "training_frequency": n_step}
         return data
 
-    def pace(self, spec: Spec) -> Pace:
+    def pace(self, spec: base.Spec) -> base.Pace:
         if spec.agent.memory_info.kind == "episodes":
             return super().pace(spec)
-        return Pace(self.rollout_length * spec.env.num_envs, 1 + self.critic_iter)
+        return base.Pace(self.rollout_length * spec.env.num_envs, 1 + self.critic_iter)
 
     @property
     def rollout_length(self) -> int:
@@ -97,18 +84,18 @@ class ActorCriticSpec(AdvantageKeys, OnPolicySpec):
 
 
 RECORDS = (
-    AlgorithmInfo(
+    base.AlgorithmInfo(
         "ActorCritic",
         ActorCriticSpec,
         "slm_lab.agent.algorithm.a2c:ActorCritic",
         aliases=("A2C",),
         label="A2C",
-        style=Style("green", "D"),
+        style=base.Style("green", "D"),
         order=40,
         memories=frozenset({"rollout", "episodes"}),
         critic="keys",
         privileged_critic=True,
         columns=("entropy_coef",),
-        defaults=Defaults({"name": "OnPolicyBatchReplay"}, A2C_NET),
+        defaults=base.Defaults({"name": "OnPolicyBatchReplay"}, A2C_NET),
     ),
 )

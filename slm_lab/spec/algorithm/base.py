@@ -14,16 +14,16 @@ from slm_lab.spec.block import (
     CountOrZero,
     Findings,
     Fraction,
+    Key,
     Number,
     invalid,
     shown,
-    spec_key,
 )
-from slm_lab.spec.memory.base import MemoryKind
+from slm_lab.spec.memory import MemoryKind
 from slm_lab.spec.record import Record
 
 if TYPE_CHECKING:
-    from slm_lab.spec.schema import Spec
+    from slm_lab.spec.schema import Spec as Spec  # for the annotations of all algorithms
 
 Tree = dict[str, Any]
 ActionKind = Literal["discrete", "multi_discrete", "multi_binary", "continuous"]
@@ -75,8 +75,8 @@ class AlgorithmSpec(Block):
 class DiscountedSpec(AlgorithmSpec):
     """Keys of every algorithm that learns."""
 
-    gamma: Fraction = spec_key(0.99, "Discount factor of future rewards, 0 to 1.")
-    action_pdtype: ActionPdType = spec_key(
+    gamma: Fraction = Key(0.99, "Discount factor of future rewards, 0 to 1.")
+    action_pdtype: ActionPdType = Key(
         "default", "Action distribution; default picks by action space."
     )
 
@@ -84,7 +84,7 @@ class DiscountedSpec(AlgorithmSpec):
 class OnPolicySpec(DiscountedSpec):
     """Keys of algorithms that learn once from each few steps, or episodes, of experience."""
 
-    training_frequency: Count = spec_key(
+    training_frequency: Count = Key(
         32, "Env steps between updates; episodes with OnPolicyReplay, 1 unless given."
     )
 
@@ -122,6 +122,7 @@ class AlgorithmInfo(Record[AlgorithmSpec]):
     """Record of an algorithm: all that other packages ask about it."""
 
     label: str  # in tables and legends
+    order: int = 100  # place in legends, tables and pages; equal ones go by name
     style: Style
     per_style: Style | None = None  # with prioritized replay, where that looks different
     memories: frozenset[MemoryKind]  # that it can learn from
@@ -145,11 +146,11 @@ class ScheduleSpec(Block):
         description="Shape of the schedule."
     )
     start_val: Number = Field(description="Value until start_step.")
-    end_val: Number | None = spec_key(
+    end_val: Number | None = Key(
         None, "Value from end_step; null keeps start_val, as no_decay does."
     )
-    start_step: CountOrZero = spec_key(0, "Frame at which the decay begins.")
-    end_step: CountOrZero = spec_key(0, "Frame at which the decay ends.")
+    start_step: CountOrZero = Key(0, "Frame at which the decay begins.")
+    end_step: CountOrZero = Key(0, "Frame at which the decay ends.")
 
     @model_validator(mode="before")
     @classmethod

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from slm_lab.spec.algorithm.base import AlgorithmInfo, Defaults, Style, Tree, mlp
+from slm_lab.spec.algorithm import base
 from slm_lab.spec.algorithm.sac import SoftActorCriticSpec
 from slm_lab.spec.block import Findings
-from slm_lab.spec.memory.replay import replay
+from slm_lab.spec.memory import replay
 
-if TYPE_CHECKING:
-    from slm_lab.spec.schema import Spec
-
-_ADAM: Tree = {"name": "Adam", "lr": 1e-3, "betas": [0.5, 0.999]}
+_ADAM: base.Tree = {"name": "Adam", "lr": 1e-3, "betas": [0.5, 0.999]}
 
 
-def _renormalized(widths: list[int]) -> Tree:
+def _renormalized(widths: list[int]) -> base.Tree:
     """CrossQ's critic: batch renormalisation before every layer (Bhatt et al. 2024)."""
     norm = {"LazyBatchRenorm1d": {"momentum": 0.01, "eps": 1e-3, "warmup_steps": 5000}}
     layers = [
@@ -36,7 +31,7 @@ def _renormalized(widths: list[int]) -> Tree:
 class CrossQSpec(SoftActorCriticSpec):
     """SAC with batch-renormalised critics and no target nets."""
 
-    def cross_check(self, spec: Spec, findings: Findings) -> None:
+    def cross_check(self, spec: base.Spec, findings: Findings) -> None:
         super().cross_check(spec, findings)
         if not spec.agent.critic.normalizes_batches:
             findings.warnings.append(
@@ -46,12 +41,12 @@ class CrossQSpec(SoftActorCriticSpec):
 
 
 RECORDS = (
-    AlgorithmInfo(
+    base.AlgorithmInfo(
         "CrossQ",
         CrossQSpec,
         "slm_lab.agent.algorithm.sac:SoftActorCritic",
         label="CrossQ",
-        style=Style("violet", "^"),
+        style=base.Style("violet", "^"),
         order=90,
         memories=frozenset({"replay"}),
         actions=frozenset({"discrete", "continuous"}),
@@ -59,9 +54,9 @@ RECORDS = (
         recurrent=False,
         columns=("alpha",),
         seconds_saved=8e-3,
-        defaults=Defaults(
+        defaults=base.Defaults(
             replay(256, 1_000_000),
-            mlp([256, 256], "relu", 1e-3, optim_spec=_ADAM),
+            base.mlp([256, 256], "relu", 1e-3, optim_spec=_ADAM),
             critic_net=_renormalized([256, 256]),
         ),
     ),

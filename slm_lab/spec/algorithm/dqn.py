@@ -3,50 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from slm_lab.spec.algorithm.base import (
-    AlgorithmInfo,
-    Defaults,
-    DiscountedSpec,
-    Pace,
-    ScheduleSpec,
-    Style,
-    Tree,
-    check_off_policy,
-    mlp,
-)
-from slm_lab.spec.block import Count, CountOrZero, Findings, spec_key
-from slm_lab.spec.memory.base import MemoryKind
-from slm_lab.spec.memory.replay import replay
-from slm_lab.spec.net.base import REPLACE, TARGET_KEYS
-
-if TYPE_CHECKING:
-    from slm_lab.spec.schema import Spec
+from slm_lab.spec.algorithm import base
+from slm_lab.spec.block import Count, CountOrZero, Findings, Key
+from slm_lab.spec.memory import MemoryKind, replay
+from slm_lab.spec.net import REPLACE, TARGET_KEYS
 
 EXPLORED_SHARE = 0.2
 """Share of env.max_frame over which epsilon falls, where a spec gives no schedule."""
-Q_NET = mlp([64, 64], "relu", 1e-3, clip_grad_val=10.0)
+Q_NET = base.mlp([64, 64], "relu", 1e-3, clip_grad_val=10.0)
 
 
-class ValueBasedSpec(DiscountedSpec):
+class ValueBasedSpec(base.DiscountedSpec):
     """Keys of algorithms that act by their Q values."""
 
-    action_policy: Literal["default", "random", "epsilon_greedy", "boltzmann"] = spec_key(
+    action_policy: Literal["default", "random", "epsilon_greedy", "boltzmann"] = Key(
         "default",
         "How an action is chosen from the Q values; default is epsilon_greedy, or "
         "boltzmann where action_pdtype is Categorical.",
     )
-    explore_var_spec: ScheduleSpec | None = spec_key(
+    explore_var_spec: base.ScheduleSpec | None = Key(
         None,
         "Schedule of epsilon (epsilon_greedy) or temperature (boltzmann); null is "
         "from 1 to 0.05 over the first fifth of env.max_frame.",
     )
 
     @classmethod
-    def fill(cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
+    def fill(cls, tree: base.Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
         max_frame: Any = env.get("max_frame")
         has_budget = isinstance(max_frame, int | float) and max_frame > 0
         if tree.get("explore_var_spec") is None and has_budget:
@@ -65,29 +51,31 @@ class DQNSpec(ValueBasedSpec):
     name: Literal["VanillaDQN", "DQNBase", "DQN", "DoubleDQN"] = Field(
         description="Algorithm name."
     )
-    training_frequency: Count = spec_key(4, "Transitions between training calls.")
-    training_start_step: CountOrZero | None = spec_key(
+    training_frequency: Count = Key(4, "Transitions between training calls.")
+    training_start_step: CountOrZero | None = Key(
         None, "Transitions before the first training call; null is one batch."
     )
-    training_iter: Count = spec_key(1, "Batches per training call.")
-    training_batch_iter: Count = spec_key(1, "Gradient steps per batch.")
-    n_step: Count = spec_key(1, "Rewards summed before the bootstrap.")
+    training_iter: Count = Key(1, "Batches per training call.")
+    training_batch_iter: Count = Key(1, "Gradient steps per batch.")
+    n_step: Count = Key(1, "Rewards summed before the bootstrap.")
 
-    def pace(self, spec: Spec) -> Pace:
-        return Pace(self.training_frequency, self.training_iter * self.training_batch_iter)
+    def pace(self, spec: base.Spec) -> base.Pace:
+        return base.Pace(self.training_frequency, self.training_iter * self.training_batch_iter)
 
-    def cross_check(self, spec: Spec, findings: Findings) -> None:
+    def cross_check(self, spec: base.Spec, findings: Findings) -> None:
         if not spec.agent.algorithm_info.target_net:
             for key in TARGET_KEYS:
                 if getattr(spec.agent.net, key) is not None:
                     message = f"{self.name} has no target net; remove it, or use DQN."
                     findings.problem(f"agent.net.{key}", message)
-        check_off_policy(spec, findings)
+        base.check_off_policy(spec, findings)
 
 
-def _record(name: str, label: str, style: Style, order: int, **keys: Any) -> AlgorithmInfo:
+def _record(
+    name: str, label: str, style: base.Style, order: int, **keys: Any
+) -> base.AlgorithmInfo:
     target = REPLACE if keys.get("target_net") else {}
-    return AlgorithmInfo(
+    return base.AlgorithmInfo(
         name=name,
         spec_class=DQNSpec,
         implementation="slm_lab.agent.algorithm.dqn:DQN",
@@ -97,18 +85,18 @@ def _record(name: str, label: str, style: Style, order: int, **keys: Any) -> Alg
         memories=frozenset({"replay"}),
         actions=frozenset({"discrete"}),
         columns=("explore_var",),
-        defaults=Defaults(replay(64, 100_000), Q_NET, target=target),
+        defaults=base.Defaults(replay(64, 100_000), Q_NET, target=target),
         **keys,
     )
 
 
 RECORDS = (
-    _record("VanillaDQN", "DQN", Style("orange", "^"), 30, aliases=("DQNBase",)),
-    _record("DQN", "DQN", Style("orange", "^"), 31, target_net=True),
+    _record("VanillaDQN", "DQN", base.Style("orange", "^"), 30, aliases=("DQNBase",)),
+    _record("DQN", "DQN", base.Style("orange", "^"), 31, target_net=True),
     _record(
-        *("DoubleDQN", "DDQN", Style("lightgreen", "<"), 32),
+        *("DoubleDQN", "DDQN", base.Style("lightgreen", "<"), 32),
         aliases=("DDQN",),
-        per_style=Style("vermillion", "v"),
+        per_style=base.Style("vermillion", "v"),
         target_net=True,
     ),
 )

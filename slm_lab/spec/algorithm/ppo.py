@@ -3,64 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
+from slm_lab.spec.algorithm import base
 from slm_lab.spec.algorithm.a2c import ACTOR_CRITIC, AdvantageKeys
-from slm_lab.spec.algorithm.base import (
-    AlgorithmInfo,
-    Defaults,
-    Pace,
-    ScheduleSpec,
-    Style,
-    Tree,
-    mlp,
-    warn_if_never,
-)
-from slm_lab.spec.block import Count, Findings, Flag, Fraction, spec_key
-from slm_lab.spec.memory.base import MemoryKind
-
-if TYPE_CHECKING:
-    from slm_lab.spec.schema import Spec
+from slm_lab.spec.block import Count, Findings, Flag, Fraction, Key
+from slm_lab.spec.memory import MemoryKind
 
 ROLLOUT = 2048
 """Transitions of a rollout, over all envs, where a spec does not say."""
-PPO_NET = mlp([64, 64], "tanh", 3e-4, **ACTOR_CRITIC)
+PPO_NET = base.mlp([64, 64], "tanh", 3e-4, **ACTOR_CRITIC)
 
 
 class PPOSpec(AdvantageKeys):
     """Proximal policy optimisation with a clipped objective."""
 
-    lam: Fraction = spec_key(0.95, "Lambda of GAE, 0 to 1.")
-    clip_eps_spec: ScheduleSpec = Field(
-        default_factory=lambda: ScheduleSpec(name="no_decay", start_val=0.2),
+    lam: Fraction = Key(0.95, "Lambda of GAE, 0 to 1.")
+    clip_eps_spec: base.ScheduleSpec = Field(
+        default_factory=lambda: base.ScheduleSpec(name="no_decay", start_val=0.2),
         description="Schedule of the clip range; a constant 0.2 unless given.",
     )
-    time_horizon: Count = spec_key(
+    time_horizon: Count = Key(
         2048, "Rollout length in steps of each env; unless given, 2,048 steps over all envs."
     )
-    training_epoch: Count = spec_key(10, "Passes over each rollout.")
-    minibatch_size: Count = spec_key(64, "Transitions per gradient step.")
-    clip_vloss: Flag = spec_key(False, "Clip the value's change by the clip range.")
-    symlog: Flag = spec_key(False, "Compare values and targets in symlog space.")
-    recompute_advantages: Flag = spec_key(
-        False, "Recompute values and advantages before each epoch."
-    )
+    training_epoch: Count = Key(10, "Passes over each rollout.")
+    minibatch_size: Count = Key(64, "Transitions per gradient step.")
+    clip_vloss: Flag = Key(False, "Clip the value's change by the clip range.")
+    symlog: Flag = Key(False, "Compare values and targets in symlog space.")
+    recompute_advantages: Flag = Key(False, "Recompute values and advantages before each epoch.")
 
     @classmethod
-    def fill(cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
+    def fill(cls, tree: base.Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
         num_envs = env.get("num_envs") or 1
         counts_envs = isinstance(num_envs, int) and num_envs > 0
         if kind != "episodes" and tree.get("time_horizon") is None and counts_envs:
             # 2,048 steps in all as in Stable-Baselines3, but never fewer than 128 of an env.
             tree["time_horizon"] = max(128, ROLLOUT // num_envs // 64 * 64)
 
-    def pace(self, spec: Spec) -> Pace:
+    def pace(self, spec: base.Spec) -> base.Pace:
         rows = self.time_horizon * spec.env.num_envs
-        return Pace(rows, self.training_epoch * rows // ppo_minibatch_size(spec))
+        return base.Pace(rows, self.training_epoch * rows // ppo_minibatch_size(spec))
 
-    def cross_check(self, spec: Spec, findings: Findings) -> None:
+    def cross_check(self, spec: base.Spec, findings: Findings) -> None:
         num_envs, seq_len = spec.env.num_envs, spec.agent.net.sequence_length
         if seq_len is not None and self.time_horizon % seq_len:
             findings.problem(
@@ -76,10 +62,10 @@ class PPOSpec(AdvantageKeys):
                 f"agent.algorithm.minibatch_size: {given} {fault} num_envs * time_horizon = "
                 f"{num_envs} * {self.time_horizon} = {rollout}; {used} is used"
             )
-        warn_if_never(rollout, "time_horizon * num_envs", spec, findings)
+        base.warn_if_never(rollout, "time_horizon * num_envs", spec, findings)
 
 
-def ppo_minibatch_size(spec: Spec) -> int:
+def ppo_minibatch_size(spec: base.Spec) -> int:
     """Transitions per gradient step of PPO: as given where that divides the rollout evenly.
 
     Otherwise the rollout is cut into as many minibatches as fit, each as large as it can be. The
@@ -97,17 +83,17 @@ def ppo_minibatch_size(spec: Spec) -> int:
 
 
 RECORDS = (
-    AlgorithmInfo(
+    base.AlgorithmInfo(
         "PPO",
         PPOSpec,
         "slm_lab.agent.algorithm.ppo:PPO",
         label="PPO",
-        style=Style("blue", "o"),
+        style=base.Style("blue", "o"),
         order=60,
         memories=frozenset({"rollout"}),
         critic="keys",
         privileged_critic=True,
         columns=("clip_eps", "entropy"),
-        defaults=Defaults({"name": "OnPolicyBatchReplay"}, PPO_NET),
+        defaults=base.Defaults({"name": "OnPolicyBatchReplay"}, PPO_NET),
     ),
 )

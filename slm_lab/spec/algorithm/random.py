@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from slm_lab.spec.algorithm.base import AlgorithmInfo, AlgorithmSpec, Defaults, Pace, Style
-
-if TYPE_CHECKING:
-    from slm_lab.spec.schema import Spec
+from slm_lab.spec.algorithm import base
 
 
-class RandomSpec(AlgorithmSpec):
+class RandomSpec(base.AlgorithmSpec):
     """Uniform actions: the baseline that every score is measured against."""
 
-    def pace(self, spec: Spec) -> Pace:
-        return Pace(spec.env.num_envs, 0)
+    def pace(self, spec: base.Spec) -> base.Pace:
+        return base.Pace(spec.env.num_envs, 0)
 
 
 RECORDS = (
-    AlgorithmInfo(
+    base.AlgorithmInfo(
         "Random",
         RandomSpec,
         "slm_lab.agent.algorithm.random:Random",
         label="Random",
-        style=Style("grey", "."),
+        style=base.Style("grey", "."),
         order=1000,
         memories=frozenset({"rollout", "episodes", "replay"}),
         learns=False,
-        defaults=Defaults({"name": "OnPolicyBatchReplay"}, {"type": "MLPNet", "hid_layers": []}),
+        defaults=base.Defaults(
+            {"name": "OnPolicyBatchReplay"}, {"type": "MLPNet", "hid_layers": []}
+        ),
     ),
 )

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from slm_lab.spec.algorithm.base import (
-    AlgorithmInfo,
-    Defaults,
-    OnPolicySpec,
-    ScheduleSpec,
-    Style,
-    mlp,
-)
-from slm_lab.spec.block import Flag, NonNegative, spec_key
+from slm_lab.spec.algorithm import base
+from slm_lab.spec.block import Flag, Key, NonNegative
 
 
-class ReinforceSpec(OnPolicySpec):
+class ReinforceSpec(base.OnPolicySpec):
     """Monte-Carlo policy gradient."""
 
-    entropy_coef_spec: ScheduleSpec | None = spec_key(
+    entropy_coef_spec: base.ScheduleSpec | None = Key(
         None, "Schedule of the entropy bonus; null is none."
     )
-    center_return: Flag = spec_key(False, "Subtract the batch mean from returns.")
-    policy_loss_coef: NonNegative = spec_key(1.0, "Weight of the policy loss.")
+    center_return: Flag = Key(False, "Subtract the batch mean from returns.")
+    policy_loss_coef: NonNegative = Key(1.0, "Weight of the policy loss.")
 
 
 RECORDS = (
-    AlgorithmInfo(
+    base.AlgorithmInfo(
         "Reinforce",
         ReinforceSpec,
         "slm_lab.agent.algorithm.reinforce:Reinforce",
         label="REINFORCE",
-        style=Style("sky", "o"),
+        style=base.Style("sky", "o"),
         order=10,
         memories=frozenset({"rollout", "episodes"}),
         columns=("entropy_coef", "entropy"),
-        defaults=Defaults({"name": "OnPolicyReplay"}, mlp([64], "relu", 2e-3)),
+        defaults=base.Defaults({"name": "OnPolicyReplay"}, base.mlp([64], "relu", 2e-3)),
     ),
 )

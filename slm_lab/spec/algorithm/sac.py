@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from slm_lab.spec.algorithm.base import (
-    AlgorithmInfo,
-    Defaults,
-    DiscountedSpec,
-    Pace,
-    Style,
-    batches_per_call,
-    check_off_policy,
-    mlp,
-)
+from slm_lab.spec.algorithm import base
 from slm_lab.spec.block import (
     Block,
     Count,
@@ -23,101 +14,93 @@ from slm_lab.spec.block import (
     Findings,
     Flag,
     Fraction,
+    Key,
     NonNegative,
     Number,
     Positive,
-    invalid,
-    shown,
-    spec_key,
+    expect,
+    is_number,
 )
-from slm_lab.spec.memory.replay import replay
-from slm_lab.spec.net.base import POLYAK
-
-if TYPE_CHECKING:
-    from slm_lab.spec.schema import Spec
+from slm_lab.spec.memory import replay
+from slm_lab.spec.net import POLYAK
 
 
 class EntropyAnnealSpec(Block):
     """Target entropy of discrete SAC as a share of ln(number of actions), linear over frames."""
 
-    start_ratio: Fraction = spec_key(0.6, "Share at frame 0.")
-    end_ratio: Fraction | None = spec_key(None, "Share at the end; null keeps the start.")
-    frames: CountOrZero = spec_key(0, "Frames from start_ratio to end_ratio.")
+    start_ratio: Fraction = Key(0.6, "Share at frame 0.")
+    end_ratio: Fraction | None = Key(None, "Share at the end; null keeps the start.")
+    frames: CountOrZero = Key(0, "Frames from start_ratio to end_ratio.")
 
 
 def _target_entropy(value: object) -> object:
-    if value == "auto" or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return value
-    raise invalid(f"found {shown(value)}; expected a number or auto")
+    expect(value == "auto" or is_number(value), value, "a number or auto")
+    return value
 
 
 TargetEntropy = Annotated[float | Literal["auto"], BeforeValidator(_target_entropy)]
 
 
-class SoftActorCriticSpec(DiscountedSpec):
+class SoftActorCriticSpec(base.DiscountedSpec):
     """Soft actor-critic (SAC), continuous and discrete."""
 
-    training_frequency: Count = spec_key(1, "Transitions between training calls.")
-    training_iter: Count | None = spec_key(
+    training_frequency: Count = Key(1, "Transitions between training calls.")
+    training_iter: Count | None = Key(
         None,
         "Batches per training call; null is the smaller of num_envs and "
         "training_frequency, one batch a transition.",
     )
-    training_start_step: CountOrZero | None = spec_key(
+    training_start_step: CountOrZero | None = Key(
         None, "Random transitions before learning; null is max(1000, batch_size)."
     )
-    policy_delay: Count = spec_key(1, "Critic updates per actor and target update.")
-    target_entropy: TargetEntropy = spec_key(
+    policy_delay: Count = Key(1, "Critic updates per actor and target update.")
+    target_entropy: TargetEntropy = Key(
         "auto", "Target of the policy entropy; auto is -dim, or a ratio of ln(n)."
     )
     entropy_anneal: EntropyAnnealSpec = Field(
         default_factory=EntropyAnnealSpec,
         description="Discrete actions: schedule of the target entropy ratio.",
     )
-    init_alpha: Positive = spec_key(1.0, "Temperature at the start.")
-    alpha_lr: NonNegative | None = spec_key(
+    init_alpha: Positive = Key(1.0, "Temperature at the start.")
+    alpha_lr: NonNegative | None = Key(
         None, "Learning rate of the temperature; null is the actor's."
     )
-    log_alpha_min: Number = spec_key(-10.0, "Lower clamp of log alpha.")
-    log_alpha_max: Number = spec_key(2.0, "Upper clamp of log alpha.")
-    fixed_alpha: NonNegative | None = spec_key(None, "Constant temperature instead of a tuned one.")
-    alpha_anneal_frames: CountOrZero = spec_key(
+    log_alpha_min: Number = Key(-10.0, "Lower clamp of log alpha.")
+    log_alpha_max: Number = Key(2.0, "Upper clamp of log alpha.")
+    fixed_alpha: NonNegative | None = Key(None, "Constant temperature instead of a tuned one.")
+    alpha_anneal_frames: CountOrZero = Key(
         0, "Frames over which fixed_alpha decays to 0; 0 is never."
     )
-    entropy_penalty_coef: NonNegative = spec_key(
+    entropy_penalty_coef: NonNegative = Key(
         0.0, "Discrete actions: penalty on changes of the entropy."
     )
-    symlog: Flag = spec_key(False, "Critic losses in symlog space.")
-    spectral_norm: Flag = spec_key(False, "Spectral norm on the last hidden critic layer.")
-    n_step: Count = spec_key(1, "Rewards summed before the bootstrap.")
+    symlog: Flag = Key(False, "Critic losses in symlog space.")
+    spectral_norm: Flag = Key(False, "Spectral norm on the last hidden critic layer.")
+    n_step: Count = Key(1, "Rewards summed before the bootstrap.")
 
     @model_validator(mode="after")
     def _alpha_range(self) -> SoftActorCriticSpec:
-        if self.log_alpha_min >= self.log_alpha_max:
-            raise invalid(
-                f"found {self.log_alpha_min}; expected less than log_alpha_max = "
-                f"{self.log_alpha_max}",
-                key="log_alpha_min",
-            )
+        low, high = self.log_alpha_min, self.log_alpha_max
+        expect(low < high, low, f"less than log_alpha_max = {high}", "log_alpha_min")
         return self
 
     least_start: ClassVar[int] = 1000
 
-    def pace(self, spec: Spec) -> Pace:
-        return Pace(self.training_frequency, batches_per_call(spec))
+    def pace(self, spec: base.Spec) -> base.Pace:
+        return base.Pace(self.training_frequency, base.batches_per_call(spec))
 
-    def cross_check(self, spec: Spec, findings: Findings) -> None:
-        check_off_policy(spec, findings)
+    def cross_check(self, spec: base.Spec, findings: Findings) -> None:
+        base.check_off_policy(spec, findings)
 
 
 RECORDS = (
-    AlgorithmInfo(
+    base.AlgorithmInfo(
         "SoftActorCritic",
         SoftActorCriticSpec,
         "slm_lab.agent.algorithm.sac:SoftActorCritic",
         aliases=("SAC",),
         label="SAC",
-        style=Style("pink", "s"),
+        style=base.Style("pink", "s"),
         order=80,
         memories=frozenset({"replay"}),
         actions=frozenset({"discrete", "continuous"}),
@@ -125,6 +108,8 @@ RECORDS = (
         recurrent=False,
         columns=("alpha",),
         seconds_saved=8e-3,  # three nets and a temperature: 16.9 ms -> 8.1
-        defaults=Defaults(replay(256, 1_000_000), mlp([256, 256], "relu", 3e-4), target=POLYAK),
+        defaults=base.Defaults(
+            replay(256, 1_000_000), base.mlp([256, 256], "relu", 3e-4), target=POLYAK
+        ),
     ),
 )

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from slm_lab.spec.algorithm.base import AlgorithmInfo, Defaults, OnPolicySpec, Style
+from slm_lab.spec.algorithm import base
 from slm_lab.spec.algorithm.dqn import Q_NET, ValueBasedSpec
 from slm_lab.spec.block import Findings
 
-if TYPE_CHECKING:
-    from slm_lab.spec.schema import Spec
 
-
-class SARSASpec(OnPolicySpec, ValueBasedSpec):
+class SARSASpec(base.OnPolicySpec, ValueBasedSpec):
     """On-policy TD(0) on Q values."""
 
-    def cross_check(self, spec: Spec, findings: Findings) -> None:
+    def cross_check(self, spec: base.Spec, findings: Findings) -> None:
         if self.training_frequency == 1 and spec.agent.memory_info.kind == "rollout":
             findings.warnings.append(
                 "agent.algorithm.training_frequency: 1 leaves SARSA without next actions, so it "
@@ -24,16 +19,16 @@ class SARSASpec(OnPolicySpec, ValueBasedSpec):
 
 
 RECORDS = (
-    AlgorithmInfo(
+    base.AlgorithmInfo(
         "SARSA",
         SARSASpec,
         "slm_lab.agent.algorithm.sarsa:SARSA",
         label="SARSA",
-        style=Style("brown", "s"),
+        style=base.Style("brown", "s"),
         order=20,
         memories=frozenset({"rollout", "episodes"}),
         actions=frozenset({"discrete"}),
         columns=("explore_var",),
-        defaults=Defaults({"name": "OnPolicyBatchReplay"}, Q_NET),
+        defaults=base.Defaults({"name": "OnPolicyBatchReplay"}, Q_NET),
     ),
 )

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from slm_lab.spec.algorithm import base
 from slm_lab.spec.algorithm.a2c import A2C_NET, ActorCriticSpec
-from slm_lab.spec.algorithm.base import AlgorithmInfo, Defaults, Style, Tree
 from slm_lab.spec.algorithm.ppo import PPO_NET, PPOSpec
-from slm_lab.spec.block import Block, Count, NonNegative, spec_key
+from slm_lab.spec.block import Block, Count, Key, NonNegative
 
 
 class _SelfImitation(Block):
-    sil_policy_loss_coef: NonNegative = spec_key(1.0, "Weight of the self-imitation policy loss.")
-    sil_val_loss_coef: NonNegative = spec_key(0.1, "Weight of the self-imitation value loss.")
-    training_iter: Count = spec_key(1, "Replay batches per training call.")
-    training_batch_iter: Count = spec_key(1, "Gradient steps per replay batch.")
+    sil_policy_loss_coef: NonNegative = Key(1.0, "Weight of the self-imitation policy loss.")
+    sil_val_loss_coef: NonNegative = Key(0.1, "Weight of the self-imitation value loss.")
+    training_iter: Count = Key(1, "Replay batches per training call.")
+    training_batch_iter: Count = Key(1, "Gradient steps per replay batch.")
 
 
 class SILSpec(_SelfImitation, ActorCriticSpec):
@@ -25,13 +25,13 @@ class PPOSILSpec(_SelfImitation, PPOSpec):
     """PPO with self-imitation."""
 
 
-def _record(net: Tree, **keys: Any) -> AlgorithmInfo:
+def _record(net: base.Tree, **keys: Any) -> base.AlgorithmInfo:
     memory = {"name": "OnPolicyBatchReplay", "batch_size": 64, "max_size": 100_000}
-    return AlgorithmInfo(
+    return base.AlgorithmInfo(
         implementation="slm_lab.agent.algorithm.sil:SelfImitation",
         critic="keys",
         imitates=True,
-        defaults=Defaults(memory, net),
+        defaults=base.Defaults(memory, net),
         **keys,
     )
 
@@ -42,7 +42,7 @@ RECORDS = (
         name="SIL",
         spec_class=SILSpec,
         label="SIL",
-        style=Style("grey", "P"),
+        style=base.Style("grey", "P"),
         order=50,
         memories=frozenset({"rollout", "episodes"}),
         columns=("entropy_coef",),
@@ -52,7 +52,7 @@ RECORDS = (
         name="PPOSIL",
         spec_class=PPOSILSpec,
         label="PPO-SIL",
-        style=Style("grey", "X"),
+        style=base.Style("grey", "X"),
         order=70,
         memories=frozenset({"rollout"}),
         columns=("clip_eps", "entropy"),

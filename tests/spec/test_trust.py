@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from slm_lab.spec import SpecError
-from slm_lab.spec.named_module import (
+from slm_lab.spec.run_folder import is_run_folder, run_place
+from slm_lab.spec.trust import (
     SpecOrigin,
     check_named_module,
     find_module,
     import_named_module,
 )
-from slm_lab.spec.run_places import is_run_folder, run_place
 
 RUN = "ppo_2026_01_31_235959"
 
