@@ -12,7 +12,7 @@ import typer
 from slm_lab.cli.options import Sets, Trust
 
 if TYPE_CHECKING:
-    from slm_lab.cloud.task import RemoteRun
+    from slm_lab.cloud import RemoteRun
     from slm_lab.spec import Spec
 
 
@@ -47,10 +47,16 @@ def run_remote(
     trust: Trust = None,
 ) -> None:
     """Run a spec on a rented machine, through dstack. Results arrive on the hub."""
-    from slm_lab.cloud.code import pack
-    from slm_lab.cloud.dstack import check_ready, submit
-    from slm_lab.cloud.error import CloudError
-    from slm_lab.cloud.task import RemoteRun, build_task, missing_token, to_yaml
+    from slm_lab.cloud import (
+        CloudError,
+        RemoteRun,
+        build_task,
+        check_ready,
+        missing_token,
+        pack,
+        submit,
+        to_yaml,
+    )
     from slm_lab.runs.layout import new_timestamp
 
     spec = _checked_spec(spec_file, spec_name, mode, sets, trust)
@@ -94,8 +100,7 @@ def _checked_spec(
 
 
 def _print_submitted(reply: str, run: RemoteRun, task: dict[str, Any], what: str) -> None:
-    from slm_lab.cloud.dstack import NO_OFFERS
-    from slm_lab.cloud.task import find_configuration
+    from slm_lab.cloud import NO_OFFERS, find_configuration
 
     typer.echo(reply)
     if NO_OFFERS in reply:

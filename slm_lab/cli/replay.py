@@ -13,7 +13,7 @@ from slm_lab.cli.options import Trust, printable
 
 if TYPE_CHECKING:
     from slm_lab.analysis.evaluation import Evaluation
-    from slm_lab.training.play import Episodes
+    from slm_lab.training.loop import Episodes
 
 EPISODES, EPISODES_ON_VIDEO = 10, 1
 
@@ -111,8 +111,8 @@ def _enjoy(
     out: Path | None = None,
     trust: Sequence[str] = (),
 ) -> None:
+    from slm_lab.playback.enjoy import can_write_mp4
     from slm_lab.playback.enjoy import enjoy as play_saved
-    from slm_lab.playback.video import can_write_mp4
     from slm_lab.runs.find import open_run
 
     run = open_run(where, trial=trial, spec_name=spec_name, trust=trust)

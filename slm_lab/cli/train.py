@@ -237,8 +237,7 @@ def _print_search(console: Console, metrics: SearchMetrics) -> None:
 
 
 def _print_search_plan(spec: Spec, mode: str) -> None:
-    from slm_lab.search.plan import describe_search, plan_search
-    from slm_lab.search.speed import measure_speed
+    from slm_lab.search.plan import describe_search, measure_speed, plan_search
     from slm_lab.spec.trust import admit_modules
 
     if mode != "search":

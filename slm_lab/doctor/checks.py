@@ -21,8 +21,8 @@ from pathlib import Path
 import yaml
 from packaging.requirements import Requirement
 
-from slm_lab.cloud.dstack import ADD_PROJECT
-from slm_lab.doctor.finding import Finding, Status
+from slm_lab.cloud import ADD_PROJECT
+from slm_lab.doctor.probes import Finding, Status
 from slm_lab.training.executors.local import available_cores
 
 NET_SECONDS = 3.0

@@ -42,7 +42,7 @@ from slm_lab.env.space import (
 from slm_lab.env.vector import VectorEnv
 from slm_lab.playback.saved_agent import load_session
 from slm_lab.runs.files import check_place
-from slm_lab.runs.saved_run import SavedRun
+from slm_lab.runs.find import SavedRun
 from slm_lab.spec import RecurrentNetSpec
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.types import on_host

@@ -20,8 +20,7 @@ from slm_lab.agent.agent import Agent
 from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
-from slm_lab.runs.find import open_run
-from slm_lab.runs.saved_run import SavedRun
+from slm_lab.runs.find import SavedRun, open_run
 from slm_lab.spec import Spec
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.spec.trust import admit_modules

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -186,3 +187,34 @@ def unsealed(data: bytes) -> dict[str, Any]:
 
 def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def rotate(beside: Path, newest: Path) -> None:
+    """Rename `newest` to `{newest}-1`, and `beside` to `newest`.
+
+    After a kill between any two steps, the newest good checkpoint is one of these two.
+    """
+    older = newest.with_name(f"{newest.name}-1")
+    if newest.exists():
+        if older.exists():
+            shutil.rmtree(older)
+        newest.rename(older)
+    beside.rename(newest)
+    sync_folder(newest.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the entries of a folder to disk, which makes a rename survive a power loss."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it if the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -73,10 +73,9 @@ class TrialRecord:
 class Journal:
     """Owns the records of the trials and the file that holds the same."""
 
-    def __init__(self, path: Path, *, folder: Path | None = None) -> None:
-        """`folder` is the run folder, by default the one above that of the journal."""
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._folder = folder or path.parents[1]
+        self._folder = path.parents[1]  # the run folder
         self.records: dict[int, TrialRecord] = {}
         make_folder(self._folder, path.parent)
         if path.exists():

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from loguru import logger
+
+from slm_lab.runs.layout import RunLayout
 from slm_lab.search.space import Dimension, dimensions
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.error import did_you_mean
 from slm_lab.training.executors.local import available_cores
+from slm_lab.training.options import RunOptions
 
 REPORTS = 20  # of a trial that runs to its end, besides those at its rungs
 TRIALS_PER_DIMENSION = 3, 4  # recommended by the docs
@@ -213,6 +220,27 @@ def describe_search(spec: Spec, speed: float) -> str:
         "of one session measured now, not compiled"
     )
     return "\n".join(lines)
+
+
+def measure_speed(spec: Spec, seconds: float = 4.0) -> float:
+    """Frames per second of one session in this process, not compiled; no files are kept."""
+    from slm_lab.training.session import Session  # torch is slow to import
+    from slm_lab.training.threads import set_threads
+
+    spec = spec.with_values({"meta.compile": "off", "meta.random_seed": 0})
+    options = RunOptions(mode="search")
+    set_threads(spec, options)
+    logger.disable("slm_lab")
+    with TemporaryDirectory() as folder, ExitStack() as afterwards:
+        afterwards.callback(logger.enable, "slm_lab")
+        layout = RunLayout.create(spec.name, "speed", folder)
+        end = time.monotonic() + seconds
+        session = Session(spec, layout, 0, 0, options, should_stop=lambda: time.monotonic() > end)
+        afterwards.callback(session.close)
+        began = time.monotonic()
+        end = began + seconds
+        session.advance()
+        return session.frame / (time.monotonic() - began)
 
 
 def _duration(seconds: float) -> str:

@@ -37,12 +37,13 @@ class SearchReporter:
 
     spec: Spec
     layout: RunLayout
-    journal: Journal
     timestamp: str
     options: RunOptions
+    journal: Journal = field(init=False)
     validated: dict[int, float] = field(init=False)  # trial -> score of its validation
 
     def __post_init__(self) -> None:
+        self.journal = Journal(self.layout.journal_path())
         self.validated = _validated(self.layout)
 
     def trial_started(self, record: TrialRecord, spec: Spec) -> None:
@@ -68,7 +69,8 @@ class SearchReporter:
         A full disk costs tables and graphs, never the search: the journal has it all.
         """
         try:
-            _write_table(self.layout, self.spec, self._rows(), draw=draw)
+            rows = _rows_of(self.journal, self.validated)
+            _write_table(self.layout, self.spec, rows, draw=draw)
         except OSError as error:
             predir = self.layout.predir
             fix = f"Once there is space: slm-lab retro {predir}"
@@ -94,8 +96,9 @@ class SearchReporter:
 
     def metrics(self, plan: SearchPlan) -> SearchMetrics:
         records = self.journal.records.values()
+        rows = _rows_of(self.journal, self.validated)
         return SearchMetrics(
-            trials=tuple(sorted(self._rows(), key=lambda row: (-row.score, row.trial))),
+            trials=tuple(sorted(rows, key=lambda row: (-row.score, row.trial))),
             frames=sum(record.frame for record in records) * plan.max_session,
             most_frames=plan.most_frames,
             seconds=sum(record.seconds for record in records),
@@ -104,9 +107,6 @@ class SearchReporter:
             graph_png=self.layout.experiment_graph_copy(),
             graph_html=self.layout.experiment_graph_html(),
         )
-
-    def _rows(self) -> list[TrialRow]:
-        return _rows_of(self.journal, self.validated)
 
     def _write_results(self) -> None:
         self.write_table(draw=True)
@@ -179,8 +179,7 @@ def redo_tables(layout: RunLayout) -> None:
     with warnings.catch_warnings(action="ignore", category=SpecWarning):
         spec = load_spec(layout.spec_path())
     if layout.journal_path().exists():
-        journal = Journal(layout.journal_path(), folder=layout.predir)
-        rows = _rows_of(journal, _validated(layout))
+        rows = _rows_of(Journal(layout.journal_path()), _validated(layout))
     else:
         rows = _original_rows(read_json(layout.predir, layout.trial_data_dict()))
     _write_table(layout, spec, rows, draw=True)

@@ -18,7 +18,6 @@ from slm_lab.runs.layout import RunLayout, new_timestamp
 from slm_lab.runs.lock import locked
 from slm_lab.runs.provenance import save_spec
 from slm_lab.runs.resume import check_same_experiment, resume_command
-from slm_lab.runs.search_journal import Journal
 from slm_lab.search.plan import SearchPlan, plan_search
 from slm_lab.search.reporter import SearchReporter, Train
 from slm_lab.spec import Problem, Spec, SpecError
@@ -67,8 +66,7 @@ def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> Sea
 
     def search() -> SearchMetrics:
         setup_run_log(layout.log_path(), layout.predir, options.log_level)
-        journal = Journal(layout.journal_path(), folder=layout.predir)
-        reporter = SearchReporter(spec, layout, journal, timestamp, options)
+        reporter = SearchReporter(spec, layout, timestamp, options)
         _run_trials(engine, plan, reporter, floor)
         reporter.finish(train)
         metrics = reporter.metrics(plan)
@@ -88,22 +86,13 @@ def _run_trials(
     logger.info(f"Searching {spec.name}: {plan.max_trial} trials{done}, output in {layout.predir}")
     with stop_on_signals() as stop:
         try:
-            engine.run_trials(
-                spec,
-                plan,
-                layout,
-                journal,
-                reporter.options,
-                floor=floor,
-                listener=reporter,
-                should_stop=stop,
-            )
-        except engine.AllTrialsFailed as error:
-            raise SearchFailed(f"{error}. See {layout.log_dir()}") from None
+            failure = engine.run_trials(plan, reporter, floor, stop)
         except SpecError:
             if not journal.records:  # bad input, and nothing ran: a folder would look like a run
                 shutil.rmtree(layout.predir, ignore_errors=True)
             raise
+    if failure:
+        raise SearchFailed(f"{failure}. See {layout.log_dir()}")
     if stop.signal is not None and len(reporter.ended()) < plan.max_trial:
         reporter.write_table()
         logger.warning(f"Search stopped early by {stop.signal.name}. Output: {layout.predir}")

@@ -30,8 +30,7 @@ from slm_lab.agent.agent import Algorithm
 from slm_lab.agent.learning.learner import Learner, State
 from slm_lab.agent.learning.parallel_learners import ParallelLearners
 from slm_lab.runs.checkpoint_manifest import CheckpointError
-from slm_lab.training.checkpoint import read_checkpoint
-from slm_lab.training.state_tree import check_fits
+from slm_lab.training.checkpoint import check_fits, read_checkpoint
 from slm_lab.training.workers import SharedNets
 from slm_lab.types import Metrics
 

@@ -14,10 +14,9 @@ from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.provenance import versions
 from slm_lab.runs.resume import spec_sha256
 from slm_lab.spec import Spec
-from slm_lab.training.checkpoint import CheckpointStore, Slot
+from slm_lab.training.checkpoint import CheckpointStore, Slot, has_rings
 from slm_lab.training.loop import Loop
 from slm_lab.training.models import save_models, snapshot
-from slm_lab.training.state_tree import has_rings
 
 # Without `meta.checkpoint_frequency` a session saves itself this often, and more seldom where
 # saving takes longer: it may cost 1 % of the training time.

@@ -20,20 +20,18 @@ from slm_lab.env.vector import VectorEnv
 from slm_lab.runs.files import write_or_warn
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec
+from slm_lab.training.checkpoint import check_fits, tree_bytes
 from slm_lab.training.console import Progress, format_checkpoint, format_profile
-from slm_lab.training.curve_row import curve_row, frames_per_second
 from slm_lab.training.distributed import SharedAlgorithm
-from slm_lab.training.loop import Loop
+from slm_lab.training.loop import Loop, evaluate
 from slm_lab.training.models import warn_of_unmoved_parameters
 from slm_lab.training.options import RunOptions
-from slm_lab.training.play import evaluate
 from slm_lab.training.profiler import OperatorProfiler
-from slm_lab.training.recorder import Recorder
+from slm_lab.training.recorder import Recorder, curve_row, frames_per_second
 from slm_lab.training.saving import SessionSaver
 from slm_lab.training.seeding import session_seeds
-from slm_lab.training.state_tree import check_fits, tree_bytes
+from slm_lab.training.sinks import WandbSink
 from slm_lab.training.viewer import Viewer
-from slm_lab.training.wandb_sink import WandbSink
 from slm_lab.training.workers import SharedNets
 from slm_lab.types import on_host
 

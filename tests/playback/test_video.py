@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from slm_lab.env.error import EnvError
-from slm_lab.playback import video
-from slm_lab.playback.video import Video, can_write_mp4
+from slm_lab.playback import enjoy
+from slm_lab.playback.enjoy import Video, can_write_mp4
 
 
 def frames(count: int, height: int = 40, width: int = 60) -> list[np.ndarray]:
@@ -97,6 +97,6 @@ def test_another_suffix_is_refused(tmp_path):
 
 
 def test_an_mp4_without_its_package_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr(video, "can_write_mp4", lambda: False)
+    monkeypatch.setattr(enjoy, "can_write_mp4", lambda: False)
     with pytest.raises(EnvError, match=r"pip install 'slm-lab\[video\]'.*\.gif"):
         Video(tmp_path / "bar.mp4", 20)

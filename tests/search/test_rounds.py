@@ -11,7 +11,7 @@ from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.runs.checkpoint_manifest import read_manifest
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.resume import is_finished
-from slm_lab.search.rounds import Round, StopFile, TrialRounds
+from slm_lab.search.worker import Round, StopFile, TrialRounds
 from slm_lab.spec import Spec
 from slm_lab.training.options import RunOptions
 

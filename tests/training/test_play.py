@@ -12,7 +12,7 @@ from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import GymnasiumVectorEnv
 from slm_lab.spec import spec_from_dict
-from slm_lab.training.play import Episodes, evaluate, play
+from slm_lab.training.loop import Episodes, evaluate, play
 from tests.lives import LosesLives
 
 RANDOM = {"name": "Random", "algorithm": {"name": "Random"}}

@@ -1,7 +1,8 @@
 """Run sessions on this machine: each in its own process, as many at once as there are cores.
 
 Wherever a session runs (here, in a process of this machine, on a node of a cluster), `run_session`
-runs it and returns how it ended as a `SessionEnd`.
+runs it and returns how it ended as a `SessionEnd`. Processes end with the one that started them,
+however that one ended.
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import shutil
 import signal
+import socket
+import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +23,9 @@ from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 
+import psutil
 from loguru import logger
 
 from slm_lab.error import LabError
@@ -27,7 +34,6 @@ from slm_lab.runs.lock import locked
 from slm_lab.runs.resume import is_finished
 from slm_lab.spec import Spec, SpecError
 from slm_lab.training.console import Progress, TrialDisplay, session_log, setup_logging
-from slm_lab.training.lifetime import end_with
 from slm_lab.training.options import RunOptions
 from slm_lab.training.workers import SharedNets, shared_nets, worker_spec
 
@@ -294,3 +300,47 @@ def _set_signal_mask(how: str, signals: Iterable[int] = STOP_SIGNALS) -> Iterabl
     if not hasattr(signal, "pthread_sigmask"):
         return ()
     return signal.pthread_sigmask(getattr(signal, how), signals)
+
+
+def end_with(wait: Callable[[], object]) -> None:
+    """End this process at once when `wait` returns, which a thread waits for.
+
+    `wait` may read from a pipe whose other end only the parent holds. The system closes that end
+    when the parent dies, by whatever signal.
+    """
+
+    def watch() -> None:
+        with suppress(EOFError, OSError):
+            wait()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="lifetime", daemon=True).start()
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it dies, and no pipe leads to it.
+
+    For processes of Ray: their parent is its raylet, which dies with the search.
+    """
+    try:
+        parent = psutil.Process(os.getppid())
+    except psutil.NoSuchProcess:  # it died before it could be watched
+        os._exit(1)
+    end_with(parent.wait)
+
+
+def scratch_folder() -> Path:
+    """Make a temporary folder for this process, and remove those of processes that were killed."""
+    prefix = f"slm_lab_{socket.gethostname()}_"
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*_*"):
+        pid = folder.name.removeprefix(prefix).partition("_")[0]
+        if pid.isdecimal() and not _is_alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}_"))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.pid_exists(pid))
+    except OverflowError:  # no process id at all
+        return True

@@ -28,6 +28,7 @@ from typing import Any
 from loguru import logger
 
 from slm_lab.runs.layout import FOLDERS, RunLayout
+from slm_lab.runs.provenance import PACKAGE_ROOT, own_module
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.training.console import Progress, TrialDisplay
 from slm_lab.training.executors.local import (
@@ -37,6 +38,7 @@ from slm_lab.training.executors.local import (
     SessionProcess,
     StopRequest,
     TrialJob,
+    scratch_folder,
 )
 from slm_lab.training.executors.shipping import (
     FileMessage,
@@ -45,7 +47,6 @@ from slm_lab.training.executors.shipping import (
     session_files,
     write_plain,
 )
-from slm_lab.training.lifetime import scratch_folder
 
 # Ray reads these when it is imported: no usage reports, and a process that asks for no GPU still
 # sees those of its machine.
@@ -135,7 +136,7 @@ def run_on_cluster(
 ) -> Iterator[SessionEnd]:
     _check(job)
     assert job.options.ray_address is not None
-    with cluster_ready(job.options.ray_address, _own_modules(job.spec)):
+    with cluster_ready(job.options.ray_address, own_module(job.spec)):
         resources = _resources(job.spec, len(sessions))
         remote = {session: _RemoteSession(job, session, resources) for session in sessions}
         try:
@@ -285,29 +286,20 @@ def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def _own_modules(spec: Spec) -> list[Path]:
-    """The module of `env.name: my_module:MyEnv-v0`, if it lies in the working directory."""
-    module, colon, _ = spec.env.name.partition(":")
-    if not colon or not re.fullmatch(r"\w+(\.\w+)*", module):
-        return []
-    top = module.partition(".")[0]
-    return [path.resolve() for path in (Path(f"{top}.py"), Path(top)) if path.exists()][:1]
-
-
 # Connecting
 
 
 @contextmanager
-def cluster_ready(address: str, modules: Sequence[Path] = ()) -> Iterator[None]:
+def cluster_ready(address: str, module: Path | None = None) -> Iterator[None]:
     """Connect to the cluster at an address, unless the caller has connected to a Ray already.
 
-    The cluster is left running. This package and `modules` are sent to the nodes, whatever version
+    The cluster is left running. This package and `module` are sent to the nodes, whatever version
     these have.
     """
     if ray.is_initialized():
         yield
         return
-    code = [str(path) for path in (package_root() / "slm_lab", *modules)]
+    code = [str(path) for path in (PACKAGE_ROOT / "slm_lab", module) if path is not None]
     try:
         _check_listening(address)
         with signals_kept():
@@ -323,11 +315,6 @@ def cluster_ready(address: str, modules: Sequence[Path] = ()) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def package_root() -> Path:
-    """The folder that holds the package slm_lab."""
-    return Path(__file__).resolve().parents[3]
 
 
 def _check_listening(address: str) -> None:

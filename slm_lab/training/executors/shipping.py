@@ -30,10 +30,11 @@ from slm_lab.runs.checkpoint_manifest import (
     FileEntry,
     check_file,
     is_plain_name,
+    link,
     read_manifest,
+    rotate,
 )
 from slm_lab.runs.files import check_place, make_folder
-from slm_lab.runs.rotation import link, rotate
 
 PIECE_BYTES = 8_000_000
 SLOTS = ("last", "best")
