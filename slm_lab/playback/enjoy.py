@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import os
 import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from slm_lab.env.error import EnvError
 from slm_lab.env.registry import render_fps
 from slm_lab.env.vector import VectorEnv
 from slm_lab.playback.saved_agent import load_session
-from slm_lab.runs.files import check_place
+from slm_lab.runs.files import path_beside
 from slm_lab.runs.find import SavedRun
 from slm_lab.training.loop import PARALLEL, Episodes, play
 from slm_lab.training.options import RunOptions
@@ -52,9 +51,7 @@ def enjoy(
     set_threads(run.spec, RunOptions())
     is_watched = render or video is not None
     num_envs = 1 if is_watched else min(PARALLEL, episodes)
-    agent, env = load_session(
-        run, session, best=best, num_envs=num_envs, seed=seed, render=is_watched
-    )
+    agent, env = load_session(run, session, best, num_envs, seed, render=is_watched)
     with ExitStack() as stack:
         stack.callback(env.close)
         watchers: list[Callable[[], None]] = []
@@ -63,18 +60,13 @@ def enjoy(
         if video is not None:
             predir = run.layout.predir
             folder = predir if video.is_relative_to(predir) else None
-            camera = stack.enter_context(Video(video, fps, folder=folder))
+            camera = stack.enter_context(open_video(video, fps, folder=folder))
             watchers.append(lambda: camera.add(_picture(env)))
         if render:
             viewer = Viewer(env, run.spec.name)
             stack.callback(viewer.close)
             watchers += [viewer.after_step, _FrameLimiter(fps)]
-
-        def after_step() -> None:
-            for watch in watchers:
-                watch()
-
-        return play(agent, env, episodes, explore=sampled, after_step=after_step)
+        return play(agent, env, episodes, explore=sampled, watchers=watchers)
 
 
 def _picture(env: VectorEnv) -> np.ndarray:
@@ -100,50 +92,23 @@ def can_write_mp4() -> bool:
     return importlib.util.find_spec("imageio_ffmpeg") is not None
 
 
-class Video:
-    """Collects frames [H, W, 3] of bytes.
+@contextmanager
+def open_video(path: Path, fps: float, *, folder: Path | None = None) -> Iterator[_Mp4 | _Gif]:
+    """Write frames [H, W, 3] of bytes to a video, which appears when the block ends well.
 
-    with Video(path, fps=50) as video:
-        video.add(frame)
+    `folder` is the run folder if the video goes there; links in it are refused.
     """
-
-    def __init__(self, path: Path, fps: float, *, folder: Path | None = None) -> None:
-        """`folder` is the run folder if the video goes there; links in it are refused."""
-        if path.suffix not in SUFFIXES:
-            raise EnvError(f"--out: found `{path.name}`; expected a name in .mp4 or .gif.")
-        if path.suffix == ".mp4" and not can_write_mp4():
-            raise EnvError(
-                f"--out: `{path.name}` needs the package imageio-ffmpeg. Run "
-                "`pip install 'slm-lab[video]'`, or choose a name in .gif."
-            )
-        self.path = path
-        self._beside = path.with_name(f".{path.stem}.part{path.suffix}")
-        try:  # before the episodes are played
-            if folder is None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            for place in (path, self._beside):
-                check_place(folder or path.parent, place)
-            self._beside.touch()
-        except OSError as error:
-            raise EnvError(
-                f"--out: {path} cannot be written ({error.strerror}). Choose another place."
-            ) from None
-        writer = _Mp4 if path.suffix == ".mp4" else _Gif
-        self._writer = writer(self._beside, fps)
-
-    def __enter__(self) -> Video:
-        return self
-
-    def add(self, frame: np.ndarray) -> None:
-        self._writer.add(frame)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            self._writer.close()
-            if kind is None:
-                os.replace(self._beside, self.path)
-        finally:
-            self._beside.unlink(missing_ok=True)
+    if path.suffix not in SUFFIXES:
+        raise EnvError(f"--out: found `{path.name}`; expected a name in .mp4 or .gif.")
+    if path.suffix == ".mp4" and not can_write_mp4():
+        raise EnvError(
+            f"--out: `{path.name}` needs the package imageio-ffmpeg. Run "
+            "`pip install 'slm-lab[video]'`, or choose a name in .gif."
+        )
+    kind = _Mp4 if path.suffix == ".mp4" else _Gif
+    beside = f".{path.stem}.part{path.suffix}"
+    with path_beside(path, beside, folder, EnvError) as place, closing(kind(place, fps)) as video:
+        yield video
 
 
 class _Mp4:

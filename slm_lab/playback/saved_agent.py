@@ -58,16 +58,16 @@ def load_agent(
     """
     run = open_run(folder, trial=trial, trust=trust)
     session = run.best_session(best=best) if session is None else session
-    return load_session(run, session, best=best, num_envs=num_envs, seed=seed)
+    return load_session(run, session, best, num_envs, seed)
 
 
 def load_session(
     run: SavedRun,
     session: int,
-    *,
-    best: bool = True,
-    num_envs: int = 1,
+    best: bool,
+    num_envs: int,
     seed: int = 0,
+    *,
     render: bool = False,
 ) -> tuple[Agent, VectorEnv]:
     """Load the agent of a session, with `num_envs` envs; all random draws come from `seed`."""

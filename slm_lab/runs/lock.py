@@ -49,11 +49,8 @@ def locked(
         return
     try:
         _acquire(descriptor, path, what, patience)
-        owner = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "started": psutil.Process().create_time(),
-        }
+        started = psutil.Process().create_time()
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
         _write_owner(descriptor, json.dumps(owner))
         try:
             yield

@@ -243,7 +243,7 @@ def _search_facts(layout: RunLayout, max_trial: int | None, *, is_running: bool)
 def search_records(layout: RunLayout) -> dict[int, TrialRecord]:
     """The trials of a search; none if the journal cannot be read."""
     try:
-        records = read_records(layout.journal_path(), folder=layout.predir)
+        records = read_records(layout.journal_path())
     except RunFolderError:
         return {}
     return {trial: record for trial, record in records.items() if _is_sane(record)}

@@ -11,7 +11,7 @@ fallback, so that damage to one file costs one checkpoint. `runs/checkpoint_mani
 the files are verified.
 
 A state is a tree: dicts and lists of numbers, text, tensors, arrays and rings. It becomes JSON with
-a reference in place of each array, which is stored under its path in the tree. A replay is too large
+a reference in place of each array, which is stored under its path in the tree. A replay is too big
 to be written at every save: a checkpoint links to the chunks of the one it replaces, and adds the
 rows written since.
 """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from loguru import logger
 from rich import progress as bar
@@ -194,12 +194,7 @@ class Throttle:
 
 
 class TrialDisplay:
-    """Shows the progress of a trial's sessions on stderr, live or as plain lines.
-
-    with TrialDisplay(trial=0, max_session=4) as display:
-        display.update(progress)
-        display.finish(session, "Session 0 done")
-    """
+    """Shows the progress of a trial's sessions on stderr: a live bar for each, or plain lines."""
 
     def __init__(
         self,
@@ -212,44 +207,6 @@ class TrialDisplay:
         self._trial = trial
         self._throttle = Throttle(clock)
         console = console or Console(stderr=True)
-        self._rows = _Rows(trial, max_session, console) if is_live(console) else None
-
-    def __enter__(self) -> TrialDisplay:
-        if self._rows:
-            self._rows.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._rows:
-            self._rows.live.stop()
-
-    def update(self, progress: Progress) -> None:
-        if self._rows:
-            self._rows.update(progress)
-        elif self._throttle.is_due(progress.session, always=progress.frame >= progress.max_frame):
-            logger.info(self._plain_line(progress))
-
-    def finish(self, session: int, text: str) -> None:
-        """Log how a session ended; its row stays as it is."""
-        logger.info(f"Trial {self._trial} session {session} | {text}")
-
-    def _plain_line(self, progress: Progress) -> str:
-        parts = (
-            f"Trial {self._trial} session {progress.session}",
-            f"frame {progress.frame:,} of {progress.max_frame:,} "
-            f"({progress.frame / progress.max_frame:.0%})",
-            f"{progress.fps:,.0f} frames/s",
-            f"total_reward_ma {format_value('total_reward_ma', progress.total_reward_ma)}",
-            f"best {format_value('total_reward_ma', progress.best)}",
-            progress.profile,
-        )
-        return " | ".join(part for part in parts if part)
-
-
-class _Rows:
-    """A live progress bar per session, and below them where the time goes."""
-
-    def __init__(self, trial: int, max_session: int, console: Console) -> None:
         self._bars = bar.Progress(
             bar.TextColumn("{task.description}"),
             bar.BarColumn(bar_width=None),
@@ -261,23 +218,48 @@ class _Rows:
             console=console,
             expand=True,
         )
-        self._tasks = {
-            session: self._bars.add_task(
-                f"t{trial} s{session}", total=None, fps="starting", reward="-", best="-"
-            )
-            for session in range(max_session)
-        }
-        self._profile = Text("", style="dim")
-        self.live = Live(Group(self._bars, self._profile), console=console, refresh_per_second=4)
+        unknown: dict[str, Any] = {"total": None, "fps": "starting", "reward": "-", "best": "-"}
+        self._tasks = [self._bars.add_task(f"t{trial} s{s}", **unknown) for s in range(max_session)]
+        self._profile = Text("", style="dim")  # below the bars: where the time goes
+        rows = Live(Group(self._bars, self._profile), console=console, refresh_per_second=4)
+        self._live = rows if is_live(console) else None
+
+    def __enter__(self) -> TrialDisplay:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
 
     def update(self, progress: Progress) -> None:
-        self._bars.update(
-            self._tasks[progress.session],
-            completed=progress.frame,
-            total=progress.max_frame,
-            fps=f"{progress.fps:,.0f} frames/s",
-            reward=format_value("total_reward_ma", progress.total_reward_ma),
-            best=format_value("total_reward_ma", progress.best),
+        reward, best = (
+            format_value("total_reward_ma", score)
+            for score in (progress.total_reward_ma, progress.best)
         )
-        if progress.profile:
-            self._profile.plain = progress.profile
+        if self._live:
+            self._bars.update(
+                self._tasks[progress.session],
+                completed=progress.frame,
+                total=progress.max_frame,
+                fps=f"{progress.fps:,.0f} frames/s",
+                reward=reward,
+                best=best,
+            )
+            self._profile.plain = progress.profile or self._profile.plain
+        elif self._throttle.is_due(progress.session, always=progress.frame >= progress.max_frame):
+            parts = (
+                f"Trial {self._trial} session {progress.session}",
+                f"frame {progress.frame:,} of {progress.max_frame:,} "
+                f"({progress.frame / progress.max_frame:.0%})",
+                f"{progress.fps:,.0f} frames/s",
+                f"total_reward_ma {reward}",
+                f"best {best}",
+                progress.profile,
+            )
+            logger.info(" | ".join(part for part in parts if part))
+
+    def finish(self, session: int, text: str) -> None:
+        """Log how a session ended; its row stays as it is."""
+        logger.info(f"Trial {self._trial} session {session} | {text}")

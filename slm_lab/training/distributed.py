@@ -18,17 +18,16 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from slm_lab.agent.agent import Algorithm
-from slm_lab.agent.learning.learner import Learner, State
-from slm_lab.agent.learning.parallel_learners import ParallelLearners
+from slm_lab.agent.learning.learner import State
 from slm_lab.runs.checkpoint_manifest import CheckpointError
 from slm_lab.training.checkpoint import check_fits, read_checkpoint
 from slm_lab.training.workers import SharedNets
@@ -160,6 +159,8 @@ class SharedAlgorithm:
 
     def __init__(self, algorithm: Algorithm, shared: SharedNets, *, join: bool = True) -> None:
         self._algorithm = algorithm
+        self.modules, self.learner = algorithm.modules, algorithm.learner
+        self.to_env = algorithm.to_env
         self._exchange = Exchange(
             shared,
             algorithm.learner.shared_state,
@@ -171,21 +172,9 @@ class SharedAlgorithm:
         self._turns = 0  # that the nets restored here have seen
         self._workers = shared.workers
 
-    @property
-    def modules(self) -> Mapping[str, nn.Module]:
-        return self._algorithm.modules
-
-    @property
-    def learner(self) -> Learner | ParallelLearners:
-        return self._algorithm.learner
-
-    @property
-    def act(self) -> Callable[..., Tensor]:
-        return self._act
-
-    @property
-    def to_env(self) -> Callable[[Tensor], Tensor]:
-        return self._algorithm.to_env
+    def act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
+        # Schedules count the frames of all workers, who are about as far as this one.
+        return self._algorithm.act(obs, frame=frame * self._workers, explore=explore)
 
     @property
     def evaluated(self) -> Sequence[Tensor]:
@@ -226,7 +215,3 @@ class SharedAlgorithm:
                 self._turns = int(state["turns"])
                 self.learner.load_state_dict(state["learner"])
         self._exchange.join(self._turns)
-
-    def _act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
-        # Schedules count the frames of all workers, who are about as far as this one.
-        return self._algorithm.act(obs, frame=frame * self._workers, explore=explore)

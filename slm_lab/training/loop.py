@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
@@ -25,6 +25,10 @@ class Clock:
     opt_step: int = 0
     updates: int = 0
     seconds: float = 0.0
+
+    @property
+    def frames_per_second(self) -> float:
+        return self.frame / max(self.seconds, 1e-9)
 
 
 @dataclass(slots=True)
@@ -54,7 +58,7 @@ class Loop:
         checkpoint: Callable[[], None],
         every: int,
         should_stop: Callable[[], bool],
-        after_step: Callable[[], None] | None = None,
+        watchers: Sequence[Callable[[], None]] = (),
         until: int | None = None,
         save_if_due: Callable[[float], bool] | None = None,
     ) -> None:
@@ -90,32 +94,31 @@ class Loop:
             profile.learn += learned - stepped
             clock.seconds += learned - now
             now = learned
-            if after_step is not None:
-                after_step()
-                now = perf_counter()
-                profile.other += now - learned
-                clock.seconds += now - learned
+            if watchers:
+                for watch in watchers:
+                    watch()
+                now = self._other_since(now)
             if clock.frame >= next_checkpoint or clock.frame >= max_frame:
                 next_checkpoint += every
-                began = now
                 checkpoint()
-                now = perf_counter()
-                profile.other += now - began
-                clock.seconds += now - began
+                now = self._other_since(now)
             if save_if_due is not None and save_if_due(now):
-                began = now
-                now = perf_counter()
-                profile.other += now - began
-                clock.seconds += now - began
+                now = self._other_since(now)
+
+    def _other_since(self, began: float) -> float:
+        """Count the time since `began`, which was neither acting, env nor learning."""
+        now = perf_counter()
+        self.profile.other += now - began
+        self.clock.seconds += now - began
+        return now
 
     def state_dict(self) -> dict[str, Any]:
         """Counters, and the latest metrics: rows of the curve repeat them until the next update."""
-        metrics = self.metrics and {**self.metrics.values}
         return {
             "has_begun": self.has_begun,
             "clock": asdict(self.clock),
             "profile": asdict(self.profile),
-            "metrics": metrics,
+            "metrics": self.metrics and {**self.metrics.values},
             "obs": on_host(self.env.obs).copy(),
         }
 
@@ -141,7 +144,7 @@ def play(
     episodes: int,
     *,
     explore: bool = False,
-    after_step: Callable[[], None] = lambda: None,
+    watchers: Sequence[Callable[[], None]] = (),
 ) -> Episodes:
     """Play exactly `episodes`, from a fresh reset.
 
@@ -168,7 +171,8 @@ def play(
                 returns[number[slot]], lengths[number[slot]] = running[slot], steps[slot]
             number[slot] += env.num_envs
             running[slot] = steps[slot] = 0
-        after_step()
+        for watch in watchers:
+            watch()
     return Episodes(tuple(returns.tolist()), tuple(lengths.tolist()))
 
 

@@ -27,7 +27,7 @@ from slm_lab.training.loop import Loop, evaluate
 from slm_lab.training.models import warn_of_unmoved_parameters
 from slm_lab.training.options import RunOptions
 from slm_lab.training.profiler import OperatorProfiler
-from slm_lab.training.recorder import Recorder, curve_row, frames_per_second
+from slm_lab.training.recorder import Recorder
 from slm_lab.training.saving import SessionSaver
 from slm_lab.training.seeding import session_seeds
 from slm_lab.training.sinks import WandbSink
@@ -73,8 +73,8 @@ class Session:
         if shared is not None:
             algorithm = SharedAlgorithm(self._agent.algorithm, shared, join=not options.resume)
             self._agent.algorithm = algorithm
-        sinks = [WandbSink(spec, layout, trial, session)] if options.wandb else []
-        self._recorder = Recorder(layout, trial, session, *sinks)
+        wandb = [WandbSink(spec, layout, trial, session)] if options.wandb else []
+        self._recorder = Recorder(layout, trial, session, *wandb)
         self._viewer = Viewer(self._env, spec.name) if options.render else None
         self._profiler = OperatorProfiler(layout.predir) if options.profile else None
         self._loop = Loop(self._agent, self._env, spec.env.max_frame)
@@ -120,7 +120,7 @@ class Session:
                     self._checkpoint,
                     self._spec.meta.log_frequency,
                     self._should_stop,
-                    after_step=self._after_step if self._viewer or self._profiler else None,
+                    [each.after_step for each in (self._viewer, self._profiler) if each],
                     until=until,
                     save_if_due=self._save_if_due,
                 )
@@ -220,12 +220,6 @@ class Session:
 
     # Called by the loop
 
-    def _after_step(self) -> None:
-        if self._viewer:
-            self._viewer.after_step()
-        if self._profiler:
-            self._profiler.after_step()
-
     def _save_if_due(self, now: float) -> bool:
         if self._is_trained or not self.saver.schedule.is_due(self.frame, now):
             return False
@@ -262,14 +256,24 @@ class Session:
         return is_best
 
     def _row(self) -> dict[str, float]:
-        return curve_row(
-            self._loop.clock,
-            self._env.episodes,
-            self._env.num_envs,
-            self._latest_metrics(),
-            self._spec.agent.algorithm.name,
-            has_grad_norm=self._options.mode == "dev",
-        )
+        """A row of the curve: counters, the score so far, and what the algorithm reports."""
+        clock, episodes, metrics = self._loop.clock, self._env.episodes, self._latest_metrics()
+        is_single = self._env.num_envs == 1
+        row = {
+            "total_reward": episodes.total_reward(),
+            "loss": metrics.get("loss", math.nan),
+            "fps": clock.frames_per_second,
+            "frame": clock.frame,
+            "wall_t": int(clock.seconds),
+            "t": episodes.running_length() if is_single else clock.frame // self._env.num_envs,
+            "epi": episodes.count if is_single else math.nan,
+            "opt_step": clock.opt_step,
+            "lr": metrics.get("lr", math.nan),
+        }
+        columns = self._spec.agent.algorithm_info.columns
+        if self._options.mode == "dev":
+            columns = ("grad_norm", *columns)
+        return row | {column: metrics.get(column, math.nan) for column in columns}
 
     def _latest_metrics(self) -> Mapping[str, float]:
         return self._loop.metrics.values if self._loop.metrics else {}
@@ -280,7 +284,7 @@ class Session:
             session=self._session,
             frame=clock.frame,
             max_frame=self._spec.env.max_frame,
-            fps=frames_per_second(clock),
+            fps=clock.frames_per_second,
             total_reward_ma=self._recorder.total_reward_ma,
             best=self._recorder.best,
             profile=format_profile(profile.env, profile.act, profile.learn, profile.other),
@@ -292,10 +296,9 @@ class Session:
         check_parameters(self._agent.algorithm.learner.state, self.frame)
 
     def _record_divergence(self, error: DivergenceError) -> None:
-        """Mark the end of the curve with an infinite loss."""
         cells = ", ".join(f"{k} = {value:.4g}" for k, value in self._latest_metrics().items())
         logger.error(f"Session {self._session}: {error} Last finite metrics: {cells or 'none'}")
-        self._record({"loss": math.inf})
+        self._record({"loss": math.inf})  # the end of the curve
 
     def _write_divergence_report(self, error: DivergenceError) -> None:
         last = dict(self._latest_metrics())

@@ -53,8 +53,7 @@ class TensorboardSink:
         ]
         self._write(step=frame, summary=Summary(value=points))
 
-    def close(self) -> None:
-        """The file is complete after every row."""
+    def close(self) -> None: ...
 
     def _write(self, **content: Any) -> None:
         if self._is_lost:
@@ -86,9 +85,9 @@ def check_wandb() -> None:
 class WandbSink:
     """Owns one W&B run. A failure ends the sending with a warning, and training continues.
 
-    The runs of a trial form a group. W&B's own settings apply: `WANDB_MODE=offline` needs no network
-    and no account (`wandb sync` sends the files later), `WANDB_PROJECT` and `WANDB_ENTITY` say where
-    to. Files are in the run folder.
+    The runs of a trial form a group, and have their files in the run folder. W&B's own settings
+    apply: `WANDB_MODE=offline` needs no network and no account, and `wandb sync` sends the files
+    later; `WANDB_PROJECT` and `WANDB_ENTITY` say where to.
     """
 
     def __init__(self, spec: Spec, layout: RunLayout, trial: int, session: int) -> None:

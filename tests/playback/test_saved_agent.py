@@ -341,5 +341,5 @@ def test_the_envs_of_a_refused_session_are_closed(folder, monkeypatch):
 
     monkeypatch.setattr("slm_lab.playback.saved_agent.make_env", make)
     with pytest.raises(RunFolderError):
-        load_session(open_run(folder), 0)
+        load_session(open_run(folder), 0, best=True, num_envs=1)
     assert closed == [1]

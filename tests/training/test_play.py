@@ -89,5 +89,5 @@ def test_a_game_of_breakout_scores_the_same_whether_lost_lives_are_told_or_not(s
 
 def test_a_watcher_sees_every_step():
     steps: list[int] = []
-    play_in([3], 2, after_step=lambda: steps.append(1))
+    play_in([3], 2, watchers=[lambda: steps.append(1)])
     assert len(steps) == 6

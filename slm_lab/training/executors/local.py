@@ -88,10 +88,7 @@ Executor = Callable[[TrialJob, Sequence[int], TrialDisplay, StopRequest], Iterat
 
 
 def run_session(
-    job: TrialJob,
-    session: int,
-    report: Callable[[Progress], None],
-    should_stop: Callable[[], bool],
+    job: TrialJob, session: int, report: Callable[[Progress], None], should_stop: Callable[[], bool]
 ) -> SessionEnd:
     # torch is imported only in the process that trains, so that the trial's process starts at once.
     from slm_lab.env.error import EnvError
