@@ -159,11 +159,8 @@ def find_configuration(file_name: str) -> Path:
 
 
 def build_task(run: RemoteRun, code: Code, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Configuration for dstack.
-
-    Only variables that describe the run have values in it. Others stand there by name, and dstack
-    reads their values from the environment when it submits, so a token is never written down.
-    """
+    """Configuration for dstack. Only variables that describe the run have values in it: dstack
+    reads the others from the environment when it submits, so a token is never written down."""
     path = find_configuration(run.file_name)
     try:
         task = yaml.safe_load(path.read_text())
@@ -260,9 +257,7 @@ def find_dstack() -> str:
 
 def check_ready(name: str, *, gpu: bool, again: str) -> None:
     """Raise CloudError unless a project answers, has a fleet, and no run of this name is active.
-
-    `again` is the command that the user gave, to be repeated after the fix.
-    """
+    `again` is the user's command, to be repeated after the fix."""
     fleets = _run("fleet")
     if fleets.returncode:
         problem = f"no dstack project answers ({_last_line(fleets)})."
@@ -280,10 +275,7 @@ def check_ready(name: str, *, gpu: bool, again: str) -> None:
 
 
 def submit(configuration: str) -> str:
-    """Submit the YAML detached, and return dstack's output.
-
-    dstack takes the values of bare variables from this process's environment.
-    """
+    """Submit the YAML detached; dstack takes the values of bare variables from this environment."""
     done = _run("apply", "-f", "-", "-y", "-d", stdin=configuration)
     if done.returncode:
         said = (done.stdout + done.stderr).strip()

@@ -140,10 +140,8 @@ def _fill(agent: Agent, states: dict[str, State], paths: dict[str, Path]) -> Non
 
 
 def _in_our_names(state: State, expected: State) -> State:
-    """Rename the entries of a state dict of the original SLM Lab to ours.
-
-    The original's dueling nets list their heads twice, and its batch renormalisation counts `step`.
-    """
+    """Rename the entries of an original state dict: dueling nets list their heads twice there, and
+    batch renormalisation counts `step`."""
     renamed = {}
     for name, tensor in state.items():
         if name.endswith(".step") and f"{name}s" in expected:
@@ -170,10 +168,8 @@ def _check_shapes(state: State, expected: State, path: Path) -> None:
 
 
 class _AllocationLimit(TorchFunctionMode):
-    """Refuses to make tensors far larger than the saved files, before memory is allocated.
-
-    The spec may come from a stranger: `hid_layers: [1000000000]` must be an error, not a crash.
-    """
+    """Refuses tensors far larger than the saved files, before memory is allocated: a stranger's
+    `hid_layers: [1000000000]` must be an error, not a crash."""
 
     _FACTORIES = frozenset(
         [torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn]

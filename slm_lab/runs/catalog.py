@@ -27,10 +27,8 @@ SPEC_ENDINGS = tuple(f"_spec{suffix}" for suffix in SPEC_SUFFIXES)
 
 
 class RunCatalog:
-    """Owns the summaries of the runs in a data folder.
-
-    `scan` reads only runs whose files changed; `version` counts the scans that found a change.
-    """
+    """Owns the summaries of the runs in a data folder; `version` counts scans that found a
+    change."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
@@ -112,10 +110,8 @@ def _run_folders(folder: Path, depth: int, known: Mapping[Path, object]) -> Iter
 
 
 def _holds_runs(names: set[str]) -> bool:
-    """Whether the folders in a folder are runs, so that a spec file beside them makes it no run.
-
-    A run holds folders of known names; names of runs end with a time.
-    """
+    """Whether the folders in a folder are runs, as their names say: a spec file beside them makes
+    it no run."""
     is_like_a_run = not names or not names.isdisjoint(RUN_FOLDERS)
     return not is_like_a_run or any(STAMP.search(name) for name in names)
 

@@ -154,10 +154,8 @@ def git_dirty() -> bool | None:
 
 
 def is_same_code(*shas: str) -> bool:
-    """Whether these commits hold the same Python code of the package.
-
-    Specs are no code: a run keeps its own. A commit that is not in this repository is different.
-    """
+    """Whether these commits hold the same Python code of the package; one that is not in this
+    repository is different. Specs are no code: a run keeps its own."""
     code = f"{PACKAGE_FOLDER}/*.py"
     return all(git("diff", "--quiet", shas[0], sha, "--", code) is not None for sha in shas)
 

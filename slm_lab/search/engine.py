@@ -36,10 +36,8 @@ RESTARTS = 1  # of a trial whose process or node dies, from its checkpoint
 
 
 class SearchState:
-    """Journal, sampler and scheduler of a running search.
-
-    Every event passes through here, so that they and the reporter agree on what happened.
-    """
+    """Journal, sampler and scheduler of a running search: every event passes through here, so that
+    they and the reporter agree on what happened."""
 
     def __init__(
         self,

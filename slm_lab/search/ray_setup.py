@@ -13,8 +13,8 @@ from slm_lab.runs.provenance import PACKAGE_ROOT
 from slm_lab.search.plan import SearchPlan
 from slm_lab.search.processes import clear_remains, forget_processes, remember_processes
 from slm_lab.spec import Problem, SpecError
-from slm_lab.training.executors.local import available_cores
-from slm_lab.training.executors.ray_cluster import QUIET, cluster_ready, signals_kept
+from slm_lab.training.executors.local import available_cores, signals_kept
+from slm_lab.training.executors.ray_cluster import QUIET, cluster_ready
 from slm_lab.training.executors.ray_cluster import ray as ray
 
 # Tune reads these when it is imported. It shall write no tables and no files of its own, leave

@@ -64,10 +64,8 @@ class SearchReporter:
         return [record for record in self.journal.records.values() if not record.is_running]
 
     def write_table(self, *, draw: bool = False) -> None:
-        """Write the table of trials, and `draw` its graphs.
-
-        A full disk costs tables and graphs, never the search: the journal has it all.
-        """
+        """Write the table of trials, and `draw` its graphs. A full disk costs these, never the
+        search."""
         try:
             rows = _rows_of(self.journal, self.validated)
             _write_table(self.layout, self.spec, rows, draw=draw)
@@ -118,8 +116,8 @@ class SearchReporter:
             write_or_warn(self.layout.predir, self.layout.best_spec_path(), text)
 
     def _best(self) -> TrialRecord | None:
-        """The best trial by its validated score, which predicts what it does when run again; by
-        its score in the search while none is validated."""
+        """The best trial by its validated score, if any is validated; else by its score in the
+        search."""
         ranked = self.journal.ranked()
         validated = [record for record in ranked if record.trial in self.validated]
         if validated:
@@ -127,8 +125,7 @@ class SearchReporter:
         return ranked[0] if ranked else None
 
     def _prune(self, trial: int) -> None:
-        """Remove the models and checkpoints of a trial: they take space, and only the best need
-        them."""
+        """Remove the models and checkpoints of a trial, which take space."""
         for path in (self.layout.predir / "model").glob(f"{self.layout.trial_name(trial)}_s*"):
             path.unlink()
         for path in self.layout.predir.glob(f"checkpoint/{self.layout.trial_name(trial)}_s*"):
@@ -172,10 +169,8 @@ class SearchReporter:
 
 
 def redo_tables(layout: RunLayout) -> None:
-    """Write the table of a search and draw its graphs again, from the files in its folder.
-
-    Our searches have a journal; one of the original SLM Lab has values and scores as JSON.
-    """
+    """Write the table and graphs of a search again, from its journal; a search of the original SLM
+    Lab has values and scores as JSON."""
     with warnings.catch_warnings(action="ignore", category=SpecWarning):
         spec = load_spec(layout.spec_path())
     if layout.journal_path().exists():

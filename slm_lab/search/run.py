@@ -44,10 +44,8 @@ class SearchFailed(Exception):
 
 
 def run_search(spec: Spec, options: RunOptions, where: str, train: Train) -> SearchMetrics:
-    """Search, or continue the search in a folder: `where` is "", `latest` or its path.
-
-    `train` runs one spec in train mode: it validates the best trials, if `options` ask for it.
-    """
+    """Search, or continue the search in a folder: `where` is "", `latest` or its path. `train` runs
+    a spec in train mode, to validate the best trials if `options` ask for it."""
     _check_options(options)
     import_with_ray("optuna", "MODE", "search ")
     engine = import_with_ray("slm_lab.search.engine", "MODE", "search ")
@@ -100,11 +98,8 @@ def _run_trials(
 
 
 def _same_search(spec: Spec, layout: RunLayout) -> Spec:
-    """The spec that the search was started with, which `spec` must not differ from.
-
-    The number of trials and the resources of each may change on the way; anything else would make
-    it another search.
-    """
+    """The spec that the search was started with. `spec` may ask for other numbers of trials and
+    other resources; anything else would make it another search."""
     saved = check_same_experiment(spec, layout, None)
     if dict(spec.search) != dict(saved.search):
         fix = f"To go on with it as it was: {resume_command(layout, 'search')}"

@@ -35,9 +35,7 @@ ORPHAN_PATIENCE = 20.0  # seconds for the process of a killed search to end
 @dataclass(frozen=True, slots=True)
 class Round:
     """A trial after a round. `score` is finite: the floor replaces one that is unknown or not.
-
-    `interrupted` means that a stop was asked for before the round was complete.
-    """
+    `interrupted` means that a stop was asked for before the round was complete."""
 
     frame: int
     score: float
@@ -134,10 +132,8 @@ class TrialRounds:
 
 
 class StopFile:
-    """Whether a stop was asked for, through a file that trials on any node can see.
-
-    The loop asks at every step, so the disk is read only every `POLL_SECONDS`.
-    """
+    """Whether a file asks for a stop, which trials on any node can see. The loop asks at every
+    step; the disk is read only every `POLL_SECONDS`."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
@@ -166,11 +162,8 @@ class SearchJob:
 
 
 class TrialWorker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
-    """Trains one trial after the other; Tune calls `setup`, `step`, `reset_config` and `cleanup`.
-
-    A mistake or a crash of a trial becomes a result with its reason in plain text. Only the death
-    of the process is left to Tune.
-    """
+    """Trains one trial after the other. A mistake or a crash of a trial becomes a result with its
+    reason in plain text; only the death of the process is left to Tune."""
 
     def setup(self, config: dict[str, Any], job: SearchJob) -> None:
         # The trial begins at the first step: Tune may start a process for it and then give it to

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import safetensors.numpy
@@ -43,7 +43,7 @@ from slm_lab.runs.checkpoint_manifest import (
     CheckpointManifest,
     FileEntry,
     OldCheckpointError,
-    check_file,
+    check_files,
     link,
     read_manifest,
     rotate,
@@ -53,9 +53,11 @@ from slm_lab.runs.files import make_folder
 from slm_lab.runs.provenance import versions
 
 Slot = Literal["last", "best"]
+State = Mapping[str, Any]
+Columns = Mapping[str, Tensor]
+Checkpoint = tuple[CheckpointManifest, dict[str, Any]]
 STATE, TENSORS = "state.json", "tensors.safetensors"
 MAX_STATE_BYTES = 256_000_000  # of JSON: arrays are elsewhere
-
 MAX_CHUNK_BYTES = 64_000_000
 
 
@@ -65,23 +67,14 @@ class CheckpointStore:
     def __init__(
         self, folder: Path, session: str, spec_sha256: str, *, run_dir: Path | None = None
     ) -> None:
-        self.folder = folder
-        self._run_dir = run_dir or folder.parent
-        self._session = session
-        self._spec_sha256 = spec_sha256
+        self.folder, self._run_dir = folder, run_dir or folder.parent
+        self._session, self._spec_sha256 = session, spec_sha256
 
     def write(
-        self,
-        slot: Slot,
-        state: Mapping[str, Any],
-        counters: Mapping[str, int],
-        *,
-        finished: bool = False,
+        self, slot: Slot, state: State, counters: Mapping[str, int], *, finished: bool = False
     ) -> CheckpointManifest:
         """Replace the newest checkpoint, which becomes the fallback. OSError leaves both alone.
-
-        Writing the same best agent once more, after a kill, replaces nothing.
-        """
+        Writing the same best agent once more, after a kill, replaces nothing."""
         newest, beside = self.folder / slot, self.folder / f"{slot}.writing"
         try:
             self._run_dir.mkdir(parents=True, exist_ok=True)
@@ -112,13 +105,9 @@ class CheckpointStore:
             raise
         return manifest
 
-    def read(
-        self, slot: Slot, *, max_bytes: int
-    ) -> tuple[CheckpointManifest, dict[str, Any]] | None:
-        """The newest good checkpoint, or None if there never was one.
-
-        A damaged one is named and set aside, so that it can never push out a good one.
-        """
+    def read(self, slot: Slot, *, max_bytes: int) -> Checkpoint | None:
+        """The newest good checkpoint, or None if there never was one. A damaged one is named and
+        set aside, so that it can never push out a good one."""
         problems = []
         for folder in (self.folder / slot, self.folder / f"{slot}-1"):
             if not folder.exists():
@@ -144,18 +133,16 @@ class CheckpointStore:
         return None
 
 
-def read_checkpoint(folder: Path, *, max_bytes: int) -> tuple[CheckpointManifest, dict[str, Any]]:
-    """Manifest and state of a checkpoint folder, after every checksum was verified.
-
-    `max_bytes` bounds what is allocated, whatever the folder claims. Rings come as `StoredRing`s.
-    """
+def read_checkpoint(folder: Path, *, max_bytes: int) -> Checkpoint:
+    """Manifest and state of a checkpoint folder, with every checksum verified. `max_bytes` bounds
+    what is allocated, whatever the folder claims. Rings come as `StoredRing`s."""
     manifest = read_manifest(folder)
     if manifest.schema != SCHEMA:
         raise OldCheckpointError(folder, manifest)
     if manifest.size > max_bytes:
         found = f"claims {manifest.size:,} bytes, expected {max_bytes:,} at most for this spec"
         raise CheckpointError(folder / MANIFEST, found)
-    _check_files(folder, manifest)
+    check_files(folder, manifest)
     content = _read_json(folder, manifest)
     path = folder / TENSORS
     try:
@@ -172,7 +159,7 @@ def read_checkpoint(folder: Path, *, max_bytes: int) -> tuple[CheckpointManifest
     return manifest, state
 
 
-def _write_state(folder: Path, state: Mapping[str, Any], base: Path | None) -> dict[str, FileEntry]:
+def _write_state(folder: Path, state: State, base: Path | None) -> dict[str, FileEntry]:
     """Write a state into an empty folder, linking to the chunks of the checkpoint `base`."""
     arrays: dict[str, np.ndarray] = {}
     rings: dict[str, Ring] = {}
@@ -215,16 +202,11 @@ def _read_json(folder: Path, manifest: CheckpointManifest) -> dict[str, Any]:
     return content
 
 
-def _check_files(folder: Path, manifest: CheckpointManifest) -> None:
-    for name, entry in manifest.files.items():
-        check_file(folder / name, entry)
-
-
 def _holds(folder: Path, manifest: CheckpointManifest) -> bool:
     """Whether a folder holds, undamaged, the checkpoint that a manifest describes."""
     try:
         found = read_manifest(folder)
-        _check_files(folder, found)
+        check_files(folder, found)
     except CheckpointError:
         return False
     return found.files == manifest.files and found.spec_sha256 == manifest.spec_sha256
@@ -239,8 +221,7 @@ def _set_aside(folder: Path) -> None:
         logger.warning(f"{folder}: could not be set aside ({error.strerror})")
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Rows `start` to `stop` of a ring, numbered as they were written, in one file."""
 
     start: int
@@ -265,7 +246,7 @@ class StoredRing:
         entries = {chunk.file: manifest.files[chunk.file] for chunk in chunks}
         return cls(folder, int(layout["written"]), int(layout["generation"]), chunks, entries)
 
-    def copy_into(self, columns: Mapping[str, Tensor]) -> None:
+    def copy_into(self, columns: Columns) -> None:
         slots = next(iter(columns.values())).shape[0]
         row = oldest = max(0, self.written - slots)
         for chunk in self.chunks:
@@ -276,16 +257,13 @@ class StoredRing:
         if row != self.written:
             raise ValueError(f"rows {row} to {self.written} of a ring of {oldest} are missing")
 
-    def _copy_chunk(
-        self, chunk: Chunk, first: int, columns: Mapping[str, Tensor], slots: int
-    ) -> None:
+    def _copy_chunk(self, chunk: Chunk, first: int, columns: Columns, slots: int) -> None:
         with safe_open(self.folder / chunk.file, framework="numpy") as stored:
             for name, column in columns.items():
                 part = stored.get_slice(name)
                 shape = (chunk.stop - chunk.start, *column.shape[1:])
-                if tuple(part.get_shape()) != shape:
-                    found = f"{chunk.file}: {name} is {part.get_shape()}, expected {shape}"
-                    raise ValueError(found)
+                if (found := tuple(part.get_shape())) != shape:
+                    raise ValueError(f"{chunk.file}: {name} is {list(found)}, expected {shape}")
                 for start, stop in _split_at_wrap(first, chunk.stop, slots):
                     rows = part[start - chunk.start : stop - chunk.start]
                     slot = start % slots
@@ -296,9 +274,7 @@ def write_ring(
     folder: Path, path: str, ring: Ring, base: StoredRing | None
 ) -> tuple[dict[str, Any], dict[str, FileEntry]]:
     """Store a ring in `folder`, with links to the chunks of `base` that still hold its rows.
-
-    Returns the layout, for `StoredRing.of`, and the files written.
-    """
+    Returns the layout, for `StoredRing.of`, and the files written."""
     kept, start = _reusable(ring, base)
     entries: dict[str, FileEntry] = {}
     for chunk in kept:
@@ -312,9 +288,7 @@ def write_ring(
         rows = {name: to_array(column) for name, column in ring.rows(first, stop).items()}
         entries[file] = write_synced(folder / file, safetensors.numpy.save(rows))
         kept.append(Chunk(first, stop, file))
-    chunks = [[chunk.start, chunk.stop, chunk.file] for chunk in kept]
-    layout = {"written": ring.written, "generation": ring.generation, "chunks": chunks}
-    return layout, entries
+    return {"written": ring.written, "generation": ring.generation, "chunks": kept}, entries
 
 
 def _reusable(ring: Ring, base: StoredRing | None) -> tuple[list[Chunk], int]:

@@ -97,10 +97,8 @@ def setup_logging(
     stderr_level: str | None = None,
     folder: Path | None = None,
 ) -> None:
-    """Send this process's log to a file, and to stderr from `stderr_level` (default: `level`).
-
-    A session whose trial owns the screen sets "WARNING", so that its checkpoints stay in its file.
-    """
+    """Send this process's log to a file, and to stderr from `stderr_level` (default: `level`):
+    "WARNING" for a session whose trial owns the screen."""
     global _process_log
     log_file = _process_log = LogFile(log_path, folder)
     logger.remove()
@@ -121,10 +119,8 @@ def setup_run_log(log_path: Path, folder: Path, stderr_level: str) -> None:
 
 @contextmanager
 def session_log(log_path: Path, folder: Path, session: int | None = None) -> Iterator[None]:
-    """Keep a log file for a session that shares the process, and so the log, of its trial.
-
-    If several sessions share it, `session` is the index that lines of this one are logged with.
-    """
+    """Keep a log file for a session that shares the process of its trial. If several do, `session`
+    is the index that lines of this one are logged with."""
     handler = logger.add(
         LogFile(log_path, folder),
         format=LOG_FORMAT,

@@ -44,10 +44,8 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def save_models(
     states: StateDicts, layout: RunLayout, trial: int, session: int, *, best: bool
 ) -> None:
-    """Write all files under other names, then rename them: a failure leaves the older set whole.
-
-    A kill between two renames mixes two sets, until a resume writes all of them again.
-    """
+    """Write all files under other names, then rename them: a failure leaves the older set whole. A
+    kill between two renames mixes two sets, until a resume writes all of them again."""
     with ExitStack() as beside:
         for stem, state in states.items():
             net, _, kind = stem.rpartition("_")

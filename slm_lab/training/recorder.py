@@ -62,10 +62,8 @@ class Recorder:
         self._sinks = (TensorboardSink(layout, trial, session), *sinks)
 
     def record(self, row: Mapping[str, float], details: Mapping[str, float] | None = None) -> bool:
-        """Add a training row; True if its moving average equals or beats the best so far.
-
-        `details` go to the sinks, not to the CSV. A second row at a frame replaces the first.
-        """
+        """Add a training row; True if its moving average equals or beats the best so far. `details`
+        go to the sinks alone. A second row at a frame replaces the first."""
         recorded = self._train.add(row)
         self._send({**recorded, **(details or {})}, prefix="")
         return recorded["total_reward_ma"] == self.best  # False while both are NaN
@@ -165,10 +163,7 @@ class _Table:
         return values
 
     def finish(self) -> bool:
-        """Write the rows that are still missing in the file; False if that fails.
-
-        A session that recorded no row leaves an empty table.
-        """
+        """Write the rows still missing in the file, the header at least; False if that fails."""
         if not self.rows or self._is_behind:
             self._write({}, whole=True)
         return not self._is_behind

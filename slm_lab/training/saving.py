@@ -65,10 +65,8 @@ class SaveSchedule:
 
 
 class SessionSaver:
-    """Writes the models and checkpoints of a session; owns the best agent so far.
-
-    A file that cannot be written is named in a warning, and training continues.
-    """
+    """Writes the models and checkpoints of a session; owns the best agent so far. A file that
+    cannot be written is named in a warning, and training continues."""
 
     def __init__(
         self, spec: Spec, layout: RunLayout, trial: int, session: int, agent: Agent, loop: Loop

@@ -94,10 +94,8 @@ class Session:
                 algorithm.join(folders, max_bytes)
 
     def run(self) -> bool:
-        """Train until the budget is used up or a stop is asked for, and write every file.
-
-        Returns whether the budget was used up.
-        """
+        """Train until a stop is asked for or the budget is used up, which it returns; write every
+        file."""
         try:
             is_done = self.advance()
         finally:
@@ -110,10 +108,8 @@ class Session:
         return is_done
 
     def advance(self, until: int | None = None) -> bool:
-        """Train until the frame `until`, the end of the budget or a stop, whatever comes first.
-
-        Returns whether the budget is used up. Training in rounds gives the numbers of one go.
-        """
+        """Train until the frame `until`, the end of the budget or a stop; returns whether the
+        budget is used up. Training in rounds gives the numbers of one go."""
         try:
             if not self._is_trained:
                 self._loop.run(

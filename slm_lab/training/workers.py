@@ -76,10 +76,8 @@ def shared_nets(spec: Spec) -> Iterator[SharedNets | None]:
 
 
 def worker_spec(spec: Spec) -> Spec:
-    """The spec of one worker, with its part of the frames.
-
-    Schedules keep their length, those of learning rates too: a worker counts the frames of all.
-    """
+    """The spec of one worker, with its part of the frames. Schedules keep their length: a worker
+    counts the frames of all."""
     whole = spec.to_dict()["agent"]["algorithm"]  # with schedules that are a default's
     part = -(-spec.env.max_frame // spec.meta.max_session)
     return spec.with_values({"env.max_frame": part, "agent.algorithm": whole})

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import resource_tracker
@@ -55,8 +55,7 @@ class TrialJob:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """How a session ended. `error` is None for a good end. `bad_input` is a mistake in the spec
-    that kept the session from starting, as it would every other session."""
+    """How a session ended. `bad_input` is a mistake in the spec: no session can start."""
 
     session: int
     error: str | None = None
@@ -106,16 +105,8 @@ def run_session(
             if job.options.resume and is_finished(job.layout, job.trial, session):
                 return SessionEnd(session)
             try:
-                unit = Session(
-                    job.spec,
-                    job.layout,
-                    job.trial,
-                    session,
-                    job.options,
-                    report=report,
-                    should_stop=should_stop,
-                    shared=job.shared,
-                )
+                shape = (job.spec, job.layout, job.trial, session, job.options)
+                unit = Session(*shape, report=report, should_stop=should_stop, shared=job.shared)
             except (SpecError, EnvError) as error:
                 return SessionEnd(session, str(error), bad_input=error)
             return SessionEnd(session, stopped_early=not unit.run())
@@ -259,7 +250,7 @@ def _session_process(
     # reach the trial and its sessions alike, and repeated requests change nothing.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, stop.remember)
-    _set_signal_mask("SIG_UNBLOCK")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def report(progress: Progress) -> None:
         with suppress(OSError):  # the trial was killed, and so is this process
@@ -281,30 +272,32 @@ def _death(exit_code: int | None) -> str:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block the stop signals, also in processes started meanwhile, until they can handle them.
-
-    Without this a Ctrl-C during the seconds of a process's imports would kill it.
-    """
-    before = _set_signal_mask("SIG_BLOCK")
+    """Block the stop signals, also in processes started meanwhile, until they can handle them: a
+    Ctrl-C during the seconds of a process's imports would kill it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:
-        _set_signal_mask("SIG_SETMASK", before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _set_signal_mask(how: str, signals: Iterable[int] = STOP_SIGNALS) -> Iterable[int]:
-    """The mask before; on Windows, which has no signal masks, nothing changes."""
-    if not hasattr(signal, "pthread_sigmask"):
-        return ()
-    return signal.pthread_sigmask(getattr(signal, how), signals)
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Restore the handlers of the stop signals afterwards, if this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {s: signal.getsignal(s) for s in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
 
 
 def end_with(wait: Callable[[], object]) -> None:
-    """End this process at once when `wait` returns, which a thread waits for.
-
-    `wait` may read from a pipe whose other end only the parent holds. The system closes that end
-    when the parent dies, by whatever signal.
-    """
+    """End this process at once when `wait`, called in a thread, returns. It may read from a pipe
+    whose other end the parent alone holds: the system closes that end when the parent dies."""
 
     def watch() -> None:
         with suppress(EOFError, OSError):
@@ -315,10 +308,8 @@ def end_with(wait: Callable[[], object]) -> None:
 
 
 def end_with_parent() -> None:
-    """End this process when the one that started it dies, and no pipe leads to it.
-
-    For processes of Ray: their parent is its raylet, which dies with the search.
-    """
+    """End this process when its parent dies, and no pipe leads to it: the parent of a process of
+    Ray is its raylet, which dies with the search."""
     try:
         parent = psutil.Process(os.getppid())
     except psutil.NoSuchProcess:  # it died before it could be watched
