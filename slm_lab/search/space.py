@@ -26,10 +26,8 @@ from slm_lab.spec import Spec, split_search_key
 if TYPE_CHECKING:
     from slm_lab.search.plan import SearchPlan
 
-# A normal distribution has no value at 0 and 1.
-_EDGE = 1e-9
-# Enough for the multiples of a step such as 0.1 to come out as people write them.
-_DIGITS = 12
+_EDGE = 1e-9  # a normal distribution has no value at 0 and 1
+_DIGITS = 12  # enough for the multiples of a step such as 0.1 to come out as people write them
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +40,13 @@ class Dimension:
 
     @property
     def label(self) -> str:
-        """Short name for a column: `lr` of `agent.net.optim_spec.lr`, and `entropy_coef` of
-        `agent.algorithm.entropy_coef_spec.start_val`."""
+        """Short name: the last key, or `entropy_coef` of `...entropy_coef_spec.start_val`."""
         *_, parent, last = f".{self.path}".split(".")
         return parent.removesuffix("_spec") if last in ("start_val", "end_val", "name") else last
 
     @property
     def is_choice(self) -> bool:
         return self.distribution == "choice"
-
-    @property
-    def is_log(self) -> bool:
-        return "log" in self.distribution
 
     def __str__(self) -> str:
         arguments = ", ".join(map(str, self.arguments))
@@ -136,11 +129,11 @@ class PointSampler(Protocol):
         """Draw the point of a new trial."""
 
     def replay(self, trial: int, point: Mapping[str, float]) -> None:
-        """Take note of a trial whose point was drawn before an interruption."""
-        return  # independent draws need no note
+        """Take note of a trial whose point was drawn before an interruption, if that matters."""
+        return
 
     def tell(self, trial: int, score: float) -> None:
-        """Take note of the score that a trial ended with."""
+        """Take note of the score that a trial ended with, if that matters."""
         return
 
 
@@ -162,12 +155,10 @@ class RandomSampler(PointSampler):
 
     def ask(self, trial: int) -> Point:
         rng = np.random.default_rng([self._seed, trial])
-        uniform = {dim.path: float(rng.random()) for dim in self._space}
+        draws = [(dim, float(rng.random())) for dim in self._space]
         return {
-            dim.path: int(uniform[dim.path] * len(dim.arguments))
-            if dim.is_choice
-            else uniform[dim.path]
-            for dim in self._space
+            dim.path: int(draw * len(dim.arguments)) if dim.is_choice else draw
+            for dim, draw in draws
         }
 
 
@@ -189,14 +180,10 @@ def _axis(dim: Dimension) -> list[float]:
     assert points is not None, "plan_search refuses a grid over a continuous axis"
     if dim.is_choice:
         return list(range(len(points)))
-    return [_coordinate_of(dim, value, i, len(points)) for i, value in enumerate(points)]
-
-
-def _coordinate_of(dim: Dimension, value: float, index: int, count: int) -> float:
     if dim.distribution == "quniform":  # rounding gives the two ends half an interval each
         low, high, _ = dim.arguments
-        return float((value - low) / (high - low))
-    return (index + 0.5) / count
+        return [float((value - low) / (high - low)) for value in points]
+    return [(i + 0.5) / len(points) for i in range(len(points))]
 
 
 class OptunaSampler(PointSampler):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -45,31 +45,39 @@ class Round:
     interrupted: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SearchJob:
+    """Settings that all trials of a search share; sent to every process once.
+
+    A trial reports after its `rounds`; after some of them, the `rungs`, the search may stop it.
+    """
+
+    spec: Spec
+    predir: str
+    stop_file: str
+    options: RunOptions
+    rounds: tuple[int, ...]
+    rungs: tuple[int, ...]
+    floor: float
+
+
 class TrialRounds:
     """Owns the sessions of a trial, their locks and their log files."""
 
     def __init__(
         self,
-        spec: Spec,
+        job: SearchJob,
         layout: RunLayout,
         trial: int,
-        options: RunOptions,
-        *,
-        rounds: Sequence[int],
-        floor: float,
         should_stop: Callable[[], bool],
-        rungs: Sequence[int] = (),
         seconds: float = 0.0,
     ) -> None:
-        """`rungs` are the rounds after which the search may stop the trial; `seconds` is the time
-        it has trained before an interruption."""
-        self._rounds, self._floor, self._should_stop = rounds, floor, should_stop
-        self._rungs = rungs
-        self._seconds = seconds
+        """`seconds` is the time that the trial has trained before an interruption."""
+        self._job, self._seconds = job, seconds
         self._sessions: list[Session] = []
         self._resources = ExitStack()  # locks and log files
         try:
-            for index in range(spec.meta.max_session):
+            for index in range(job.spec.meta.max_session):
                 name, folder = layout.session_name(trial, index), layout.predir
                 path = layout.session_lock(trial, index)
                 lock = locked(path, name, folder=folder, patience=ORPHAN_PATIENCE)
@@ -77,8 +85,11 @@ class TrialRounds:
                 log = session_log(layout.log_path(trial, index), folder, index)
                 self._resources.enter_context(log)
                 with logger.contextualize(session=index):
-                    session = Session(spec, layout, trial, index, options, should_stop=should_stop)
-                self._sessions.append(session)
+                    self._sessions.append(
+                        Session(
+                            job.spec, layout, trial, index, job.options, should_stop=should_stop
+                        )
+                    )
         except BaseException:
             self.close()
             raise
@@ -92,7 +103,7 @@ class TrialRounds:
         """
         began = time.monotonic()
         frame = min(session.frame for session in self._sessions)
-        until = next((end for end in self._rounds if end > frame), self._rounds[-1])
+        until = next((end for end in self._job.rounds if end > frame), self._job.rounds[-1])
         diverged = ""
         for index, session in enumerate(self._sessions):
             try:
@@ -109,15 +120,15 @@ class TrialRounds:
         mean = sum(scores) / len(scores)
         this = Round(
             frame=frame,
-            score=self._floor if diverged or not math.isfinite(mean) else mean,
+            score=self._job.floor if diverged or not math.isfinite(mean) else mean,
             seconds=self._seconds,
-            done=bool(diverged) or frame >= self._rounds[-1],
+            done=bool(diverged) or frame >= self._job.rounds[-1],
             diverged=diverged,
             interrupted=frame < until and not diverged,
         )
         if this.done:
             self.close()
-        elif this.interrupted or until in self._rungs:
+        elif this.interrupted or until in self._job.rungs:
             for session in self._sessions:
                 session.save()
         return this
@@ -146,19 +157,6 @@ class StopFile:
             self._looked_at = now
             self._found = self._path.exists()
         return self._found
-
-
-@dataclass(frozen=True, slots=True)
-class SearchJob:
-    """Settings that all trials of a search share; sent to every process once."""
-
-    spec: Spec
-    predir: str
-    stop_file: str
-    options: RunOptions
-    rounds: tuple[int, ...]
-    rungs: tuple[int, ...]
-    floor: float
 
 
 class TrialWorker(tune.Trainable):  # type: ignore[misc]  # ray publishes no types
@@ -206,21 +204,11 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]  # ray publishes no typ
                 f"{layout.predir}: not found on this machine. The nodes of a cluster share the "
                 "disk that the run folder is on; start the search in such a folder."
             )
-        log_path = layout.log_path(trial)
-        setup_logging(log_path, "INFO", stderr_level="ERROR", folder=layout.predir)
-        spec = job.spec.with_values(config["values"])
-        set_threads(spec, job.options)
-        return TrialRounds(
-            spec,
-            layout,
-            trial,
-            replace(job.options, resume=True),  # from where a killed search left it, if it did
-            rounds=job.rounds,
-            rungs=job.rungs,
-            floor=job.floor,
-            should_stop=StopFile(Path(job.stop_file)),
-            seconds=config["seconds"],
-        )
+        setup_logging(layout.log_path(trial), "INFO", stderr_level="ERROR", folder=layout.predir)
+        options = replace(job.options, resume=True)  # from where a killed search left it, if it did
+        job = replace(job, spec=job.spec.with_values(config["values"]), options=options)
+        set_threads(job.spec, options)
+        return TrialRounds(job, layout, trial, StopFile(Path(job.stop_file)), config["seconds"])
 
 
 def _node() -> str:

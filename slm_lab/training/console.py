@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from loguru import logger
 from rich import progress as bar
@@ -169,27 +169,38 @@ def format_value(key: str, value: float) -> str:
     return f"{value:g}" if float(value).is_integer() else f"{value:.4g}"
 
 
-def is_live(console: Console) -> bool:
-    """Whether rows can be redrawn in place, as on a terminal."""
-    return console.is_terminal and not console.is_dumb_terminal
+class Display:
+    """A screen that is redrawn in place, where that is possible, or a few plain lines."""
 
-
-class Throttle:
-    """Lets one line of each kind through every `PLAIN_INTERVAL` seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, console: Console | None, clock: Callable[[], float], refresh_per_second: int
+    ) -> None:
+        self._console = console = console or Console(stderr=True)
+        is_live = console.is_terminal and not console.is_dumb_terminal
+        live = Live(console=console, refresh_per_second=refresh_per_second)
+        self._live = live if is_live else None
         self._clock = clock
-        self._last: dict[int, float] = {}
+        self._shown: dict[int, float] = {}  # kind of line: when the last was let through
 
-    def is_due(self, kind: int, *, always: bool = False) -> bool:
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def _is_due(self, kind: int, *, always: bool = False) -> bool:
+        """Whether to show a line: one of each kind every `PLAIN_INTERVAL` seconds."""
         now = self._clock()
-        if not always and now - self._last.get(kind, -math.inf) < PLAIN_INTERVAL:
+        if not always and now - self._shown.get(kind, -math.inf) < PLAIN_INTERVAL:
             return False
-        self._last[kind] = now
+        self._shown[kind] = now
         return True
 
 
-class TrialDisplay:
+class TrialDisplay(Display):
     """Shows the progress of a trial's sessions on stderr: a live bar for each, or plain lines."""
 
     def __init__(
@@ -200,9 +211,8 @@ class TrialDisplay:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(console, clock, refresh_per_second=4)
         self._trial = trial
-        self._throttle = Throttle(clock)
-        console = console or Console(stderr=True)
         self._bars = bar.Progress(
             bar.TextColumn("{task.description}"),
             bar.BarColumn(bar_width=None),
@@ -211,23 +221,14 @@ class TrialDisplay:
             bar.TextColumn("reward {task.fields[reward]}", justify="right"),
             bar.TextColumn("best {task.fields[best]}", justify="right"),
             bar.TimeRemainingColumn(),
-            console=console,
+            console=self._console,
             expand=True,
         )
         unknown: dict[str, Any] = {"total": None, "fps": "starting", "reward": "-", "best": "-"}
         self._tasks = [self._bars.add_task(f"t{trial} s{s}", **unknown) for s in range(max_session)]
         self._profile = Text("", style="dim")  # below the bars: where the time goes
-        rows = Live(Group(self._bars, self._profile), console=console, refresh_per_second=4)
-        self._live = rows if is_live(console) else None
-
-    def __enter__(self) -> TrialDisplay:
         if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
+            self._live.update(Group(self._bars, self._profile))
 
     def update(self, progress: Progress) -> None:
         reward, best = (
@@ -244,7 +245,7 @@ class TrialDisplay:
                 best=best,
             )
             self._profile.plain = progress.profile or self._profile.plain
-        elif self._throttle.is_due(progress.session, always=progress.frame >= progress.max_frame):
+        elif self._is_due(progress.session, always=progress.frame >= progress.max_frame):
             parts = (
                 f"Trial {self._trial} session {progress.session}",
                 f"frame {progress.frame:,} of {progress.max_frame:,} "
