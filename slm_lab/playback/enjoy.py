@@ -26,7 +26,7 @@ from slm_lab.runs.find import SavedRun
 from slm_lab.training.loop import PARALLEL, Episodes, play
 from slm_lab.training.options import RunOptions
 from slm_lab.training.threads import set_threads
-from slm_lab.training.viewer import Viewer
+from slm_lab.training.watchers import Viewer
 
 SUFFIXES = (".mp4", ".gif")
 GIF_WIDTH, GIF_FPS, GIF_COLORS = 320, 25, 64

@@ -37,6 +37,7 @@ from slm_lab.types import on_host
 
 Format = Literal["torch-export", "torchscript", "onnx"]
 NumpyFunction = Callable[[np.ndarray], np.ndarray]
+Write = Callable[[nn.Module, Tensor, Path], None]
 SUFFIXES: dict[Format, str] = {"torch-export": ".pt2", "torchscript": ".ts", "onnx": ".onnx"}
 
 RECORDED_STEPS = 64
@@ -64,8 +65,9 @@ def export_policy(
             "agent.net.type: RecurrentNet acts on a history, and a file of obs -> action has none. "
             "Export an agent with another net, or load this one with slm_lab.load_agent."
         )
-    if format == "onnx":
-        _check_onnx()
+    packages = ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ()
+    if missing := ", ".join(name for name in packages if importlib.util.find_spec(name) is None):
+        raise ExportError(f"--format onnx: needs {missing}. Run `pip install 'slm-lab[onnx]'`.")
     path = out or run.layout.policy_path(run.trial, session, SUFFIXES[format], best=best)
     agent, env = load_session(run, session, best, num_envs=4)
     try:
@@ -78,8 +80,9 @@ def export_policy(
     folder = run.layout.predir if out is None else None
     with path_beside(path, f".{path.name}.part{SUFFIXES[format]}", folder, ExportError) as beside:
         with warnings.catch_warnings(action="ignore"):  # torch deprecates its own exporters
-            _WRITERS[format](policy, torch.from_numpy(obs[:2]), beside)
-            exported = _READERS[format](beside)
+            write, read = _FORMATS[format]
+            write(policy, torch.from_numpy(obs[:2]), beside)
+            exported = read(beside)
         check_actions(exported, obs, expected, path)
     return path
 
@@ -188,14 +191,11 @@ def check_actions(policy: NumpyFunction, obs: np.ndarray, expected: np.ndarray, 
             ours, theirs = (f"{list(a.shape)} of {a.dtype}" for a in (wanted, found))
             fault = f"its actions are {theirs}, the agent's {ours}"
         elif not _agree(found, wanted):
-            fault = f"it acts unlike the agent on {_differing(found, wanted)} of {len(wanted)} rows"
+            differing = sum(not _agree(*pair) for pair in zip(found, wanted, strict=True))
+            fault = f"it acts unlike the agent on {differing} of {len(wanted)} rows"
         else:
             continue
         raise ExportError(f"{path}: not written: {fault}. Try another --format, and report this.")
-
-
-def _differing(found: np.ndarray, wanted: np.ndarray) -> int:
-    return sum(not _agree(*pair) for pair in zip(found, wanted, strict=True))
 
 
 def _agree(found: np.ndarray, wanted: np.ndarray) -> bool:
@@ -207,7 +207,7 @@ def _agree(found: np.ndarray, wanted: np.ndarray) -> bool:
 # Formats
 
 
-def _write_torch_export(policy: Policy, obs: Tensor, path: Path) -> None:
+def _write_torch_export(policy: nn.Module, obs: Tensor, path: Path) -> None:
     program = torch.export.export(policy, (obs,), dynamic_shapes=({0: _batch()},))
     torch.export.save(program, path)
 
@@ -216,7 +216,7 @@ def _read_torch_export(path: Path) -> NumpyFunction:
     return _on_arrays(torch.export.load(path).module())
 
 
-def _write_torchscript(policy: Policy, obs: Tensor, path: Path) -> None:
+def _write_torchscript(policy: nn.Module, obs: Tensor, path: Path) -> None:
     with torch.no_grad():
         script = torch.jit.trace(policy, obs)  # type: ignore[no-untyped-call]
         torch.jit.save(script, path)
@@ -230,7 +230,7 @@ def _on_arrays(module: Callable[[Tensor], Tensor]) -> NumpyFunction:
     return lambda obs: module(torch.from_numpy(obs)).numpy()
 
 
-def _write_onnx(policy: Policy, obs: Tensor, path: Path) -> None:
+def _write_onnx(policy: nn.Module, obs: Tensor, path: Path) -> None:
     # It warns of every operator of torchvision that it could export.
     registration = "torch.onnx._internal.exporter._registration"
     logging.getLogger(registration).setLevel(logging.ERROR)
@@ -258,22 +258,8 @@ def _batch() -> torch.export.Dim:
     return torch.export.Dim("batch", min=1)
 
 
-def _check_onnx() -> None:
-    packages = ("onnx", "onnxscript", "onnxruntime")
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ExportError(
-            f"--format onnx: needs {', '.join(missing)}. Run `pip install 'slm-lab[onnx]'`."
-        )
-
-
-_WRITERS: dict[Format, Callable[[Policy, Tensor, Path], None]] = {
-    "torch-export": _write_torch_export,
-    "torchscript": _write_torchscript,
-    "onnx": _write_onnx,
-}
-_READERS: dict[Format, Callable[[Path], NumpyFunction]] = {
-    "torch-export": _read_torch_export,
-    "torchscript": _read_torchscript,
-    "onnx": _read_onnx,
+_FORMATS: dict[Format, tuple[Write, Callable[[Path], NumpyFunction]]] = {
+    "torch-export": (_write_torch_export, _read_torch_export),
+    "torchscript": (_write_torchscript, _read_torchscript),
+    "onnx": (_write_onnx, _read_onnx),
 }

@@ -8,7 +8,7 @@ needs (critics, targets) keep their initial values. Folders of the original SLM 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ STATISTICS = "obs_normalizer"
 # What building an agent may allocate, in elements: several times its acting net (initialisation,
 # optimiser slots, targets), and enough for critics much wider than a tiny actor.
 ALLOCATION_FACTOR, ALLOCATION_FLOOR = 16, 2**26
+FACTORIES = torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn
 
 
 def load_agent(
@@ -62,13 +63,7 @@ def load_agent(
 
 
 def load_session(
-    run: SavedRun,
-    session: int,
-    best: bool,
-    num_envs: int,
-    seed: int = 0,
-    *,
-    render: bool = False,
+    run: SavedRun, session: int, best: bool, num_envs: int, seed: int = 0, *, render: bool = False
 ) -> tuple[Agent, VectorEnv]:
     """Load the agent of a session, with `num_envs` envs; all random draws come from `seed`."""
     if session not in run.sessions(best=best):
@@ -109,9 +104,8 @@ def _read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]
         states[name] = load_model(path, folder=run.layout.predir)
         for key, tensor in states[name].items():
             if tensor.is_floating_point() and not tensor.isfinite().all():
-                raise RunFolderError(
-                    f"{path}: `{key}` is not finite; training had diverged. Try another session."
-                )
+                found = "is not finite; training had diverged. Try another session."
+                raise RunFolderError(f"{path}: `{key}` {found}")
     return states
 
 
@@ -171,28 +165,15 @@ class _AllocationLimit(TorchFunctionMode):
     """Refuses tensors far larger than the saved files, before memory is allocated: a stranger's
     `hid_layers: [1000000000]` must be an error, not a crash."""
 
-    _FACTORIES = frozenset(
-        [torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn]
-    )
-
     def __init__(self, elements: int, run: SavedRun) -> None:
         super().__init__()
-        self._left = elements
-        self._folder = run.layout.predir
+        self._left, self._folder = elements, run.layout.predir
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if func in self._FACTORIES:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in FACTORIES:
             sizes = args[0] if args and isinstance(args[0], list | tuple) else args
             self._left -= math.prod(sizes or (kwargs or {}).get("size", ()))
             if self._left < 0:
-                raise RunFolderError(
-                    f"{self._folder}: its spec describes nets far larger than the saved ones. "
-                    "Not built."
-                )
+                found = "its spec describes nets far larger than the saved ones. Not built."
+                raise RunFolderError(f"{self._folder}: {found}")
         return func(*args, **(kwargs or {}))

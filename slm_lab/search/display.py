@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from loguru import logger
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from slm_lab.runs.search_journal import TrialRecord
 from slm_lab.search.plan import SearchPlan
-from slm_lab.training.console import Display, format_value
+from slm_lab.training.console import Clock, Display, format_value
 
 STYLES = {
     "running": "cyan",
@@ -32,11 +32,7 @@ class SearchDisplay(Display):
     """Shows the records of a journal; owns the screen while a search runs."""
 
     def __init__(
-        self,
-        plan: SearchPlan,
-        *,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, plan: SearchPlan, *, console: Console | None = None, clock: Clock = time.monotonic
     ) -> None:
         super().__init__(console, clock, refresh_per_second=2)
         self._plan = plan

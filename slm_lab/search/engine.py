@@ -40,14 +40,10 @@ class SearchState:
     they and the reporter agree on what happened."""
 
     def __init__(
-        self,
-        plan: SearchPlan,
-        reporter: SearchReporter,
-        floor: float,
-        should_stop: Callable[[], bool],
+        self, plan: SearchPlan, reporter: SearchReporter, floor: float, stop: Callable[[], bool]
     ) -> None:
         self.plan, self.reporter, self.journal = plan, reporter, reporter.journal
-        self.floor, self._should_stop = floor, should_stop
+        self.floor, self._should_stop = floor, stop
         self.stop_file = reporter.layout.search_dir() / "stop"
         assert reporter.spec.meta.random_seed is not None
         self.sampler = make_sampler(plan, reporter.spec.meta.random_seed)

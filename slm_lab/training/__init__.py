@@ -2,7 +2,6 @@
 
 options.py      options of a run that are not in the spec
 trial.py        run all sessions of a trial, through an executor of executors/
-workers.py      `meta.distributed`: what connects workers that train one set of nets
 distributed.py  `meta.distributed`: exchange the nets' state, in the worker
 session.py      one seed: envs, agent, loop, recorder; its whole state
 loop.py         act, step, observe, update; play whole episodes without learning
@@ -12,8 +11,7 @@ threads.py      threads of a session
 recorder.py     metrics of a session, in its CSV and in TensorBoard
 sinks.py        the metrics in TensorBoard and in Weights & Biases
 console.py      log files, and progress at the terminal
-profiler.py     `--profile`
-viewer.py       `--render`
+watchers.py     `--render` and `--profile`
 
 saving.py       when a session saves, and what; resuming
 models.py       trained nets as plain state dicts

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LOG_FORMAT = (
     "{time:YYYY-MM-DD HH:mm:ss} | {level} | PID:{process} | {module}:{function} | {message}"
 )
+Clock = Callable[[], float]
 PLAIN_INTERVAL = 5.0  # seconds between two lines of one session when there is no terminal
 
 
@@ -74,8 +75,7 @@ class LogFile:
     def is_open(self) -> bool:
         return self._file is not None
 
-    def stop(self) -> None:
-        """Called by loguru when the sink is removed."""
+    def stop(self) -> None:  # called by loguru when the sink is removed
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
@@ -91,16 +91,12 @@ _process_log: LogFile | None = None  # a part of the process's logging, as logur
 
 
 def setup_logging(
-    log_path: Path,
-    level: str = "INFO",
-    *,
-    stderr_level: str | None = None,
-    folder: Path | None = None,
+    path: Path, level: str = "INFO", *, stderr_level: str | None = None, folder: Path | None = None
 ) -> None:
     """Send this process's log to a file, and to stderr from `stderr_level` (default: `level`):
     "WARNING" for a session whose trial owns the screen."""
     global _process_log
-    log_file = _process_log = LogFile(log_path, folder)
+    log_file = _process_log = LogFile(path, folder)
     logger.remove()
     logger.add(log_file, format=LOG_FORMAT, level=level.upper())
     logger.add(_write_stderr, format=LOG_FORMAT, level=(stderr_level or level).upper())
@@ -172,14 +168,11 @@ def format_value(key: str, value: float) -> str:
 class Display:
     """A screen that is redrawn in place, where that is possible, or a few plain lines."""
 
-    def __init__(
-        self, console: Console | None, clock: Callable[[], float], refresh_per_second: int
-    ) -> None:
+    def __init__(self, console: Console | None, clock: Clock, refresh_per_second: int) -> None:
         self._console = console = console or Console(stderr=True)
         is_live = console.is_terminal and not console.is_dumb_terminal
         live = Live(console=console, refresh_per_second=refresh_per_second)
-        self._live = live if is_live else None
-        self._clock = clock
+        self._live, self._clock = live if is_live else None, clock
         self._shown: dict[int, float] = {}  # kind of line: when the last was let through
 
     def __enter__(self) -> Self:
@@ -209,7 +202,7 @@ class TrialDisplay(Display):
         max_session: int,
         *,
         console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         super().__init__(console, clock, refresh_per_second=4)
         self._trial = trial

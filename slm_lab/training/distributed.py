@@ -30,7 +30,7 @@ from slm_lab.agent.agent import Algorithm
 from slm_lab.agent.learning.learner import State
 from slm_lab.runs.checkpoint_manifest import CheckpointError
 from slm_lab.training.checkpoint import check_fits, read_checkpoint
-from slm_lab.training.workers import SharedNets
+from slm_lab.training.executors.local import SharedNets
 from slm_lab.types import Metrics
 
 _ALIGNMENT = 64  # bytes; any dtype may then view its part

@@ -13,6 +13,8 @@ from slm_lab.agent.agent import Agent
 from slm_lab.env.vector import VectorEnv
 from slm_lab.types import Metrics, on_host
 
+Watchers = Sequence[Callable[[], None]]  # called after every step
+
 PARALLEL = 16  # envs at once: acting costs about the same for a few rows as for one
 AFTER_TRAINING = 2**62  # a frame at which every schedule, such as that of epsilon, has ended
 
@@ -53,12 +55,16 @@ class Loop:
     metrics: Metrics | None = None  # of the latest update
     has_begun: bool = False
 
+    @property
+    def is_over(self) -> bool:
+        return self.clock.frame >= self.max_frame
+
     def run(
         self,
         checkpoint: Callable[[], None],
         every: int,
         should_stop: Callable[[], bool],
-        watchers: Sequence[Callable[[], None]] = (),
+        watchers: Watchers = (),
         until: int | None = None,
         save_if_due: Callable[[float], bool] | None = None,
     ) -> None:
@@ -139,12 +145,7 @@ class Episodes:
 
 
 def play(
-    agent: Agent,
-    env: VectorEnv,
-    episodes: int,
-    *,
-    explore: bool = False,
-    watchers: Sequence[Callable[[], None]] = (),
+    agent: Agent, env: VectorEnv, episodes: int, *, explore: bool = False, watchers: Watchers = ()
 ) -> Episodes:
     """Play exactly `episodes`, from a fresh reset.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from loguru import logger
@@ -14,7 +14,7 @@ from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.provenance import versions
 from slm_lab.runs.resume import spec_sha256
 from slm_lab.spec import Spec
-from slm_lab.training.checkpoint import CheckpointStore, Slot, has_rings
+from slm_lab.training.checkpoint import CheckpointStore, Slot, State, has_rings
 from slm_lab.training.loop import Loop
 from slm_lab.training.models import save_models, snapshot
 
@@ -34,9 +34,7 @@ class SaveSchedule:
         self, every_frames: int | None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._every_frames, self._clock = every_frames, clock
-        self.saves = 0
-        self.seconds = 0.0
-        self.last_seconds = 0.0
+        self.saves, self.seconds, self.last_seconds = 0, 0.0, 0.0
         self.bytes = 0  # of the latest checkpoint
         self.plan(0)
 
@@ -102,10 +100,12 @@ class SessionSaver:
         checkpoint says `finished` only when nothing is left to write.
         """
         began, frame = time.perf_counter(), self._loop.clock.frame
-        is_saved = self._best_is_saved = self._save_best() & self.save_models()
+        best = self.best
+        is_saved = self._best_is_saved or self._write("best", best["agent"], best["counters"])
+        is_saved = self._best_is_saved = is_saved & self.save_models()
         if tables is not None:
             is_saved &= tables()
-        is_finished = tables is not None and is_saved and self._is_over
+        is_finished = tables is not None and is_saved and self._loop.is_over
         is_saved &= self._save_last(state_dict(), finished=is_finished)
         if tables is not None and is_saved:
             self.complete_at = frame
@@ -136,21 +136,15 @@ class SessionSaver:
         try:
             load(state)
         except (KeyError, TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
-            raise CheckpointError(
-                self._store.folder, f"the state does not fit this spec ({error!r:.300})"
-            ) from error
+            reason = f"the state does not fit this spec ({error!r:.300})"
+            raise CheckpointError(self._store.folder, reason) from error
         _warn_of_other_versions(manifest)
         self.schedule.plan(self._loop.clock.frame)
         return True
 
-    def _save_best(self) -> bool:
-        if self._best_is_saved:
-            return True
-        return self._write("best", self.best["agent"], self.best["counters"])
-
     def _save_last(self, state: dict[str, Any], *, finished: bool) -> bool:
         counters = self._counters()
-        if self._is_over:
+        if self._loop.is_over:
             has_replay = has_rings(state)
             state = {key: state[key] for key in state if key not in FOR_FURTHER_STEPS}
             # Written twice, so that the fallback checkpoint holds no replay either.
@@ -158,9 +152,7 @@ class SessionSaver:
                 return False
         return self._write("last", state, counters, finished=finished)
 
-    def _write(
-        self, slot: Slot, state: Mapping[str, Any], counters: dict[str, int], **flags: bool
-    ) -> bool:
+    def _write(self, slot: Slot, state: State, counters: dict[str, int], **flags: bool) -> bool:
         try:
             manifest = self._store.write(slot, state, counters, **flags)
         except OSError as error:
@@ -171,10 +163,6 @@ class SessionSaver:
             self.schedule.bytes = manifest.size
         return True
 
-    @property
-    def _is_over(self) -> bool:
-        return self._loop.clock.frame >= self._loop.max_frame
-
     def _counters(self) -> dict[str, int]:
         clock = self._loop.clock
         return {"frame": clock.frame, "opt_step": clock.opt_step, "updates": clock.updates}
@@ -182,12 +170,8 @@ class SessionSaver:
 
 def _warn_of_other_versions(manifest: CheckpointManifest) -> None:
     now = versions()
-    changed = [
-        f"{name} {was} -> {now.get(name, 'none')}"
-        for name, was in manifest.versions.items()
-        if now.get(name) != was
-    ]
-    if changed:
+    before = manifest.versions.items()
+    if changed := [f"{k} {was} -> {now.get(k, 'none')}" for k, was in before if now.get(k) != was]:
         logger.warning(
             f"resuming under other versions ({', '.join(changed)}): "
             "the rest of the run may differ from an uninterrupted one in the last digits"

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from loguru import logger
 
-from slm_lab.agent.agent import Agent
 from slm_lab.agent.learning.learner import DivergenceError, check_parameters
 from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
@@ -23,22 +22,19 @@ from slm_lab.spec import Spec
 from slm_lab.training.checkpoint import check_fits, tree_bytes
 from slm_lab.training.console import Progress, format_checkpoint, format_profile
 from slm_lab.training.distributed import SharedAlgorithm
+from slm_lab.training.executors.local import SharedNets
 from slm_lab.training.loop import Loop, evaluate
 from slm_lab.training.models import warn_of_unmoved_parameters
 from slm_lab.training.options import RunOptions
-from slm_lab.training.profiler import OperatorProfiler
 from slm_lab.training.recorder import Recorder
 from slm_lab.training.saving import SessionSaver
 from slm_lab.training.seeding import session_seeds
 from slm_lab.training.sinks import WandbSink
-from slm_lab.training.viewer import Viewer
-from slm_lab.training.workers import SharedNets
+from slm_lab.training.watchers import OperatorProfiler, Viewer
 from slm_lab.types import on_host
 
 REPORT_EVERY_SECONDS = 0.25
-
-# What a session may add to its fresh state: running episodes, rows of the curve.
-GROWTH_BYTES = 2**30
+GROWTH_BYTES = 2**30  # that a session may add to its fresh state: running episodes, rows
 
 
 class Session:
@@ -63,13 +59,10 @@ class Session:
         assert spec.meta.random_seed is not None, "the trial gives every session its seed"
         seeds = session_seeds(spec.meta.random_seed, trial, session)
         self._env: VectorEnv = make_env(spec.env, seed=seeds.env, render=options.render)
-        self._eval_env = (
-            make_env(spec.env, seed=seeds.eval_env) if spec.meta.rigorous_eval else None
-        )
-        device_index = trial * spec.meta.max_session + session + options.cuda_offset
-        self._agent: Agent = make_agent(
-            spec, self._env.spaces, seed=seeds.agent, device_index=device_index
-        )
+        has_eval = spec.meta.rigorous_eval
+        self._eval_env = make_env(spec.env, seed=seeds.eval_env) if has_eval else None
+        device = trial * spec.meta.max_session + session + options.cuda_offset
+        self._agent = make_agent(spec, self._env.spaces, seed=seeds.agent, device_index=device)
         if shared is not None:
             algorithm = SharedAlgorithm(self._agent.algorithm, shared, join=not options.resume)
             self._agent.algorithm = algorithm
@@ -111,7 +104,7 @@ class Session:
         """Train until the frame `until`, the end of the budget or a stop; returns whether the
         budget is used up. Training in rounds gives the numbers of one go."""
         try:
-            if not self._is_trained:
+            if not self._loop.is_over:
                 self._loop.run(
                     self._checkpoint,
                     self._spec.meta.log_frequency,
@@ -128,7 +121,7 @@ class Session:
                 self._divergence = error
                 self._record_divergence(error)
             raise
-        return self._is_trained
+        return self._loop.is_over
 
     @property
     def frame(self) -> int:
@@ -138,11 +131,6 @@ class Session:
     def score(self) -> float:
         """The score a search compares: `total_reward_ma`; NaN before the first episode ends."""
         return self._recorder.score
-
-    @property
-    def _is_trained(self) -> bool:
-        """Whether the budget is used up, so that only files are left to write."""
-        return self.frame >= self._spec.env.max_frame
 
     def save(self) -> None:
         """Write everything as of now, tables included. This finishes a trained session."""
@@ -195,7 +183,7 @@ class Session:
         self.saver.keep_best(state["best"])
         self._next_eval = int(state["next_eval"])
         self._initial = {}
-        if self._is_trained:
+        if self._loop.is_over:
             return
         self._agent.experience.load_state_dict(state["experience"])
         self._env.load_state_dict(state["env"])
@@ -217,7 +205,7 @@ class Session:
     # Called by the loop
 
     def _save_if_due(self, now: float) -> bool:
-        if self._is_trained or not self.saver.schedule.is_due(self.frame, now):
+        if self._loop.is_over or not self.saver.schedule.is_due(self.frame, now):
             return False
         self._check_parameters()
         self.saver.save(self.state_dict)
@@ -231,14 +219,13 @@ class Session:
             self._initial = {}
         if self._eval_env is not None and self.frame >= self._next_eval:
             self._next_eval += self._spec.meta.eval_frequency
-            self._recorder.record_eval(
-                self._row() | {"total_reward": evaluate(self._agent, self._eval_env)}
-            )
+            score = {"total_reward": evaluate(self._agent, self._eval_env)}
+            self._recorder.record_eval(self._row() | score)
         self._check_parameters()
         if is_best:
             self.saver.keep_best()
         now = time.monotonic()
-        if now - self._reported_at >= REPORT_EVERY_SECONDS or self._is_trained:
+        if now - self._reported_at >= REPORT_EVERY_SECONDS or self._loop.is_over:
             self._report(self._progress())
             self._reported_at = now
 
@@ -247,8 +234,8 @@ class Session:
         # Further metrics of the latest update go to TensorBoard alone.
         details = {name: x for name, x in self._latest_metrics().items() if name not in row}
         is_best = self._recorder.record(row, details)
-        last_row = self._recorder.last_row
-        logger.debug(format_checkpoint(self._trial, self._session, self._name, last_row))
+        last = self._recorder.last_row
+        logger.debug(format_checkpoint(self._trial, self._session, self._name, last))
         return is_best
 
     def _row(self) -> dict[str, float]:

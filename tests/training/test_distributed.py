@@ -22,10 +22,9 @@ from slm_lab.runs.resume import unfinished_sessions
 from slm_lab.spec import SpecError, load_spec, spec_from_dict
 from slm_lab.training.checkpoint import read_checkpoint
 from slm_lab.training.distributed import Exchange, SharedAlgorithm
-from slm_lab.training.executors.local import concurrency
+from slm_lab.training.executors.local import SharedNets, concurrency, shared_nets, worker_spec
 from slm_lab.training.options import RunOptions
 from slm_lab.training.trial import run_sessions
-from slm_lab.training.workers import SharedNets, shared_nets, worker_spec
 from slm_lab.types import Spaces, Transition
 
 A3C = "benchmark/a3c/a3c_gae_cartpole.yaml"

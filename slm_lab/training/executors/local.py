@@ -2,11 +2,13 @@
 
 Wherever a session runs (here, in a process of this machine, on a node of a cluster), `run_session`
 runs it and returns how it ended as a `SessionEnd`. Processes end with the one that started them,
-however that one ended.
+however that one ended. With `meta.distributed` they train one set of nets; `distributed.py` is the
+half of that which needs torch, as this process imports none.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import multiprocessing
 import os
@@ -20,10 +22,11 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from multiprocessing import resource_tracker
+from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import Any
 
 import psutil
 from loguru import logger
@@ -32,10 +35,9 @@ from slm_lab.error import LabError
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.lock import locked
 from slm_lab.runs.resume import is_finished
-from slm_lab.spec import Spec, SpecError
+from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.training.console import Progress, TrialDisplay, session_log, setup_logging
 from slm_lab.training.options import RunOptions
-from slm_lab.training.workers import SharedNets, shared_nets, worker_spec
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOP_GRACE_SECONDS = 60.0  # for a session to end its step and write its files
@@ -332,3 +334,64 @@ def _is_alive(pid: int) -> bool:
         return bool(psutil.pid_exists(pid))
     except OverflowError:  # no process id at all
         return True
+
+
+class SharedFile:
+    """A file in memory that child processes inherit, and a lock on it.
+
+    The file has no name: it disappears with the last process that has it open, however that one
+    ends. The kernel releases the lock of a process that dies, so that no other waits for ever.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Callable[..., SharedFile], tuple[Any]]:
+        return _inherited, (reduction.DupFd(self.descriptor),)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Wait for the lock and hold it, against other processes but not other threads."""
+        import fcntl
+
+        fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
+
+
+def _inherited(duplicate: Any) -> SharedFile:
+    return SharedFile(duplicate.detach())
+
+
+@dataclass(frozen=True, slots=True)
+class SharedNets:
+    """The file that all workers map into memory, their number, and whether they take turns."""
+
+    file: SharedFile
+    workers: int
+    synced: bool
+
+
+@contextmanager
+def shared_nets(spec: Spec) -> Iterator[SharedNets | None]:
+    """The shared nets of a trial while it runs; None if each session trains its own."""
+    if not spec.meta.distributed or spec.meta.max_session == 1:
+        yield None
+        return
+    if importlib.util.find_spec("fcntl") is None:  # Windows
+        found = f"found `{spec.meta.distributed}`; this system has no locks for its workers"
+        raise SpecError([Problem("meta.distributed", f"{found}. Leave it out.")], spec.name)
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # a file that is never written out
+    with tempfile.TemporaryFile(dir=memory) as file:
+        is_synced = spec.meta.distributed == "synced"
+        yield SharedNets(SharedFile(file.fileno()), spec.meta.max_session, is_synced)
+
+
+def worker_spec(spec: Spec) -> Spec:
+    """The spec of one worker, with its part of the frames. Schedules keep their length: a worker
+    counts the frames of all."""
+    whole = spec.to_dict()["agent"]["algorithm"]  # with schedules that are a default's
+    part = -(-spec.env.max_frame // spec.meta.max_session)
+    return spec.with_values({"env.max_frame": part, "agent.algorithm": whole})
