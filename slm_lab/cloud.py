@@ -246,15 +246,6 @@ def _absolute(entry: Any, folder: Path) -> Any:
     return entry
 
 
-def find_dstack() -> str:
-    """Path of the dstack command: beside this Python, or on the PATH."""
-    beside = Path(sys.executable).with_name("dstack")
-    found = str(beside) if beside.is_file() else shutil.which("dstack")
-    if not found:
-        raise CloudError(_fix("dstack is not installed.", INSTALL, ADD_PROJECT))
-    return found
-
-
 def check_ready(name: str, *, gpu: bool, again: str) -> None:
     """Raise CloudError unless a project answers, has a fleet, and no run of this name is active.
     `again` is the user's command, to be repeated after the fix."""
@@ -295,9 +286,13 @@ def _status(name: str) -> str:
 
 
 def _run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    beside = Path(sys.executable).with_name("dstack")
+    dstack = str(beside) if beside.is_file() else shutil.which("dstack")
+    if not dstack:
+        raise CloudError(_fix("dstack is not installed.", INSTALL, ADD_PROJECT))
     try:
         return subprocess.run(
-            [find_dstack(), *arguments],
+            [dstack, *arguments],
             input=stdin,
             capture_output=True,
             text=True,

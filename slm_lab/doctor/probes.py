@@ -1,6 +1,7 @@
 """Probes that import torch or make envs: `python -m slm_lab.doctor.probes NAME`.
 
-Each prints its findings as JSON lines at once, so that those before a crash or a hang count.
+They run in other processes, so that a crash or a hang there is a finding. Each prints its findings
+as JSON lines at once, so that those before it count too.
 """
 
 from __future__ import annotations

@@ -156,9 +156,6 @@ def action_decoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
     raise ExportError(f"env.name: no way to export actions of {type(codec).__name__}.")
 
 
-# Verification
-
-
 def sample_observations(agent: Agent, env: VectorEnv, codecs: Codecs) -> np.ndarray:
     """Observations in the env's format: recorded while the agent acts, then random ones."""
     rows = [on_host(env.reset()).copy()]
@@ -202,9 +199,6 @@ def _agree(found: np.ndarray, wanted: np.ndarray) -> bool:
     if np.issubdtype(wanted.dtype, np.integer):
         return np.array_equal(found, wanted)
     return np.allclose(found, wanted, rtol=TOLERANCE, atol=TOLERANCE / 10)
-
-
-# Formats
 
 
 def _write_torch_export(policy: nn.Module, obs: Tensor, path: Path) -> None:

@@ -83,9 +83,6 @@ def read_run(folder: str | Path) -> RunSummary:
     return summary.summarize(path.name, layout, is_running=_is_live(layout))
 
 
-# Places of runs, and their changes
-
-
 def _run_folders(folder: Path, depth: int, known: Mapping[Path, object]) -> Iterator[Path]:
     """Run folders at or below a folder; inside a run folder, only its validation runs."""
     if folder in known and depth < DEPTH:  # at the top, runs may have come meanwhile

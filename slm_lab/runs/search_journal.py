@@ -95,9 +95,6 @@ class Journal:
     def end(self, trial: int, status: Status, score: float, reason: str = "") -> None:
         self._write(event="end", trial=trial, status=status, score=score, reason=reason)
 
-    def ranked(self) -> list[TrialRecord]:
-        return best_first(self.records)
-
     def _write(self, **event: Any) -> None:
         assert math.isfinite(event.get("score", 0.0)), "a trial's score is finite"
         with open_for_append(self._folder, self.path) as file:

@@ -19,7 +19,7 @@ from slm_lab.runs.files import make_folder, read_json, write_or_warn
 from slm_lab.runs.find import train_mode
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.provenance import save_spec
-from slm_lab.runs.search_journal import Journal, TrialRecord
+from slm_lab.runs.search_journal import Journal, TrialRecord, best_first
 from slm_lab.search.plan import SearchPlan
 from slm_lab.spec import Spec, SpecWarning, load_spec
 from slm_lab.training.console import setup_run_log
@@ -80,7 +80,7 @@ class SearchReporter:
             # A kill came after the end of this trial was journalled, and before its metrics.
             if not self.layout.trial_metrics_scalar_copy(record.trial).exists():
                 self.trial_ended(record)
-        ranked = self.journal.ranked()
+        ranked = best_first(self.journal.records)
         if self.options.keep >= 0:
             unfit = [r for r in self.ended() if r.status in ("diverged", "failed")]
             for record in ranked[self.options.keep :] + unfit:
@@ -118,7 +118,7 @@ class SearchReporter:
     def _best(self) -> TrialRecord | None:
         """The best trial by its validated score, if any is validated; else by its score in the
         search."""
-        ranked = self.journal.ranked()
+        ranked = best_first(self.journal.records)
         validated = [record for record in ranked if record.trial in self.validated]
         if validated:
             return max(validated, key=lambda record: self.validated[record.trial])

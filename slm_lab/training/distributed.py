@@ -55,14 +55,14 @@ class Exchange:
         *,
         join: bool = True,
     ) -> None:
-        self._file, self._synced = shared.file, shared.synced
+        self._shared = shared
         self._here, self._trained, self._targets = state, trained, targets
         self._targets_kept = targets_kept
-        with self._file.locked():
+        with self._shared.locked():
             size = _HEADER_BYTES + 2 * _size(state)
-            if os.fstat(self._file.descriptor).st_size < size:
-                os.ftruncate(self._file.descriptor, size)
-            memory = mmap.mmap(self._file.descriptor, size)
+            if os.fstat(self._shared.descriptor).st_size < size:
+                os.ftruncate(self._shared.descriptor, size)
+            memory = mmap.mmap(self._shared.descriptor, size)
         # 0 before the first state is there, else which of the two copies is the whole one; and the
         # turns taken so far, by all workers.
         header = torch.frombuffer(memory, dtype=torch.int64, count=2)
@@ -77,7 +77,7 @@ class Exchange:
 
     def join(self, turns: int = 0) -> None:
         """Take the shared nets; the first worker gives its own, after `turns` updates, instead."""
-        with self._file.locked():
+        with self._shared.locked():
             if self._current.item() == 0:
                 self._turns.fill_(turns)
                 self._give()
@@ -87,8 +87,8 @@ class Exchange:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Take the shared state on entry, and share what was learned on exit."""
-        if self._synced:
-            with self._file.locked():
+        if self._shared.synced:
+            with self._shared.locked():
                 self._take()
                 yield
                 self._give()

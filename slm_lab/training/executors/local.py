@@ -324,30 +324,26 @@ def scratch_folder() -> Path:
     prefix = f"slm_lab_{socket.gethostname()}_"
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*_*"):
         pid = folder.name.removeprefix(prefix).partition("_")[0]
-        if pid.isdecimal() and not _is_alive(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OverflowError):  # no process id at all
+            if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+                shutil.rmtree(folder, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}_"))
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        return bool(psutil.pid_exists(pid))
-    except OverflowError:  # no process id at all
-        return True
-
-
-class SharedFile:
-    """A file in memory that child processes inherit, and a lock on it.
+@dataclass(frozen=True, slots=True)
+class SharedNets:
+    """A file in memory that all workers map, a lock on it, and whether they take turns.
 
     The file has no name: it disappears with the last process that has it open, however that one
     ends. The kernel releases the lock of a process that dies, so that no other waits for ever.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    descriptor: int
+    workers: int
+    synced: bool
 
-    def __reduce__(self) -> tuple[Callable[..., SharedFile], tuple[Any]]:
-        return _inherited, (reduction.DupFd(self.descriptor),)
+    def __reduce__(self) -> tuple[Callable[..., SharedNets], tuple[Any, int, bool]]:
+        return _inherited, (reduction.DupFd(self.descriptor), self.workers, self.synced)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -361,17 +357,8 @@ class SharedFile:
             fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
 
 
-def _inherited(duplicate: Any) -> SharedFile:
-    return SharedFile(duplicate.detach())
-
-
-@dataclass(frozen=True, slots=True)
-class SharedNets:
-    """The file that all workers map into memory, their number, and whether they take turns."""
-
-    file: SharedFile
-    workers: int
-    synced: bool
+def _inherited(duplicate: Any, workers: int, synced: bool) -> SharedNets:
+    return SharedNets(duplicate.detach(), workers, synced)
 
 
 @contextmanager
@@ -386,7 +373,7 @@ def shared_nets(spec: Spec) -> Iterator[SharedNets | None]:
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # a file that is never written out
     with tempfile.TemporaryFile(dir=memory) as file:
         is_synced = spec.meta.distributed == "synced"
-        yield SharedNets(SharedFile(file.fileno()), spec.meta.max_session, is_synced)
+        yield SharedNets(file.fileno(), spec.meta.max_session, is_synced)
 
 
 def worker_spec(spec: Spec) -> Spec:

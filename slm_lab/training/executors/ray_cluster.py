@@ -270,9 +270,6 @@ def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-# Connecting
-
-
 @contextmanager
 def cluster_ready(address: str, module: Path | None = None) -> Iterator[None]:
     """Connect to the cluster at an address, unless the caller has connected to a Ray already. This
