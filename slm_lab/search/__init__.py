@@ -2,8 +2,7 @@
 
 plan.py        validate what a spec asks for: space, trials, rungs, resources; estimate its cost
 space.py       choose a point in the unit cube; from there to the values of a trial
-run.py         a search from beginning to end
-reporter.py    specs, tables, graphs, best spec and validation of a search
+run.py         a search from beginning to end, and what it writes
 engine.py      Ray Tune runs the trials; journal, sampler and scheduler are kept in step
 ray_setup.py   settings of Ray, the cluster to run on, what a trial takes of it
 worker.py      a trial in its Ray process; its sessions advance together

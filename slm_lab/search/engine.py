@@ -26,7 +26,7 @@ from slm_lab.search.ray_setup import (
     trial_resources,
     tune,
 )
-from slm_lab.search.reporter import SearchReporter
+from slm_lab.search.run import SearchReporter
 from slm_lab.search.space import make_sampler, values_at
 from slm_lab.search.worker import SearchJob, TrialWorker
 from slm_lab.spec import SpecError

@@ -57,34 +57,25 @@ class Dimension:
             return self.arguments[int(coordinate)]
         first, second, *rest = self.arguments
         step = rest[0] if rest else None
-        match self.distribution.removeprefix("q"):
-            case "uniform":
-                raw = first + coordinate * (second - first)
-            case "loguniform":
-                raw = _log_scale(first, second, coordinate)
-            case "randn":
-                raw = NormalDist(first, second).inv_cdf(min(max(coordinate, _EDGE), 1 - _EDGE))
-            case "randint":
-                if step is None:
-                    return int(min(first + math.floor(coordinate * (second - first)), second - 1))
-                points = self.points()
-                assert points is not None
-                return points[min(int(coordinate * len(points)), len(points) - 1)]
-            case "lograndint":
-                raw = _log_scale(first, second, coordinate)
-                if step is None:
-                    return int(min(max(math.floor(raw), first), second - 1))
-                low, high = _multiples_within(first, second, step)
-                return int(min(max(round(raw / step), low), high) * step)
-            case unknown:
-                raise AssertionError(f"spec/search.py lets no {unknown} through")
+        family = self.distribution.removeprefix("q")
+        if family == "randint":
+            points = self.points()
+            assert points is not None
+            return points[min(int(coordinate * len(points)), len(points) - 1)]
+        if family == "uniform":
+            raw = first + coordinate * (second - first)
+        elif family == "randn":
+            raw = NormalDist(first, second).inv_cdf(min(max(coordinate, _EDGE), 1 - _EDGE))
+        else:
+            raw = math.exp(math.log(first) + coordinate * (math.log(second) - math.log(first)))
+        is_integer = family == "lograndint"
         if step is None:
-            return float(raw)
+            return int(min(max(math.floor(raw), first), second - 1)) if is_integer else float(raw)
         multiple = round(raw / step)
-        if self.distribution != "qrandn":
+        if family != "randn":
             low, high = _multiples_within(first, second, step)
             multiple = min(max(multiple, low), high)
-        return round(float(multiple * step), _DIGITS)
+        return int(multiple * step) if is_integer else round(float(multiple * step), _DIGITS)
 
     def points(self) -> tuple[Any, ...] | None:
         """Every value of the axis, or None if it is continuous."""
@@ -113,10 +104,6 @@ def dimensions(spec: Spec) -> tuple[Dimension, ...]:
 def values_at(space: tuple[Dimension, ...], point: Mapping[str, float]) -> dict[str, Any]:
     """The values of a point, by path."""
     return {dim.path: dim.value(point[dim.path]) for dim in space}
-
-
-def _log_scale(low: float, high: float, coordinate: float) -> float:
-    return math.exp(math.log(low) + coordinate * (math.log(high) - math.log(low)))
 
 
 def _multiples_within(low: float, high: float, step: float) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.search_journal import TrialRecord, TrialReport
 from slm_lab.search.engine import ReplayableAsha, SearchState
 from slm_lab.search.plan import plan_search
-from slm_lab.search.reporter import SearchReporter
+from slm_lab.search.run import SearchReporter
 from slm_lab.spec import Spec, spec_from_dict
 from slm_lab.training.options import RunOptions
 

@@ -258,7 +258,7 @@ def kill(child: int) -> None:
 def test_the_file_of_the_nets_has_no_name_that_a_kill_could_leave_behind(make_spec):
     with shared_nets(make_spec(meta__distributed="synced", meta__max_session=2)) as shared:
         assert shared is not None
-        assert os.fstat(shared.file.descriptor).st_nlink == 0
+        assert os.fstat(shared.descriptor).st_nlink == 0
     for alone in ({}, {"meta__distributed": "synced"}):
         with shared_nets(make_spec(**alone)) as shared:
             assert shared is None
