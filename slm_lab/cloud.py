@@ -42,7 +42,6 @@ MODES = ("train", "search", "dev")
 SECONDS = 120  # for one command; submitting includes an upload
 NO_OFFERS = "No matching instance offers"  # what dstack says
 FINISHED = ("terminated", "failed", "done")
-INSTALL = "pip install 'slm-lab[remote]'"
 ADD_PROJECT = "dstack project add --name PROJECT --url URL --token TOKEN"
 
 
@@ -131,14 +130,12 @@ class RemoteRun:
                 "interrupted goes on by itself."
             )
         if self.max_hours is not None and self.max_hours * 60 < 1:
-            raise CloudError(
-                f"--max-duration: found {self.max_hours:g} hours; expected a minute or more."
-            )
+            found = f"found {self.max_hours:g} hours; expected a minute or more"
+            raise CloudError(f"--max-duration: {found}.")
 
     @property
     def folder(self) -> str:
-        """Name of the run folder, chosen before the start: after an interruption the next machine
-        resumes that folder of the hub, and the user knows which one to pull."""
+        """Name of the run folder, known before the start: the next machine can resume it."""
         return f"{self.run_name}_{self.timestamp}"
 
     @property
@@ -170,10 +167,8 @@ def build_task(run: RemoteRun, code: Code, environ: Mapping[str, str]) -> dict[s
         raise CloudError(f"{path}: expected a dstack configuration with `type: task`.")
     task = {"type": "task", "name": run.name, **task}
     task["env"] = _env(task.get("env", []), path, _described(run, code), environ)
-    files = [_absolute(entry, path.parent) for entry in task.get("files", [])]
-    task["files"] = files + [
-        {"local_path": here, "path": there} for here, there in code.files.items()
-    ]
+    own = [{"local_path": here, "path": there} for here, there in code.files.items()]
+    task["files"] = [_absolute(entry, path.parent) for entry in task.get("files", [])] + own
     if code.repo:
         task["repos"] = [code.repo]
     if run.max_hours is not None:
@@ -251,7 +246,8 @@ def check_ready(name: str, *, gpu: bool, again: str) -> None:
     `again` is the user's command, to be repeated after the fix."""
     fleets = _run("fleet")
     if fleets.returncode:
-        problem = f"no dstack project answers ({_last_line(fleets)})."
+        said = (fleets.stdout + fleets.stderr).strip() or f"exit code {fleets.returncode}"
+        problem = f"no dstack project answers ({said.splitlines()[-1].strip()})."
         raise CloudError(_fix(problem, ADD_PROJECT, "dstack project list"))
     if len(fleets.stdout.strip().splitlines()) <= 1:  # the head of the table alone
         file = find_configuration(f"fleet-{'gpu' if gpu else 'cpu'}.dstack.yml")
@@ -289,7 +285,8 @@ def _run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     beside = Path(sys.executable).with_name("dstack")
     dstack = str(beside) if beside.is_file() else shutil.which("dstack")
     if not dstack:
-        raise CloudError(_fix("dstack is not installed.", INSTALL, ADD_PROJECT))
+        install = "pip install 'slm-lab[remote]'"
+        raise CloudError(_fix("dstack is not installed.", install, ADD_PROJECT))
     try:
         return subprocess.run(
             [dstack, *arguments],
@@ -302,11 +299,6 @@ def _run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     except subprocess.TimeoutExpired:
         command = " ".join(("dstack", *arguments))
         raise CloudError(f"`{command}` has not answered for {SECONDS} seconds.") from None
-
-
-def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    lines = (done.stdout + done.stderr).strip().splitlines()
-    return lines[-1].strip() if lines else f"exit code {done.returncode}"
 
 
 def _fix(problem: str, *commands: str) -> str:

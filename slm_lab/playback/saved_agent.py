@@ -24,7 +24,7 @@ from slm_lab.runs.find import SavedRun, open_run
 from slm_lab.spec import Spec
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.spec.trust import admit_modules
-from slm_lab.training.models import load_model
+from slm_lab.training.saving import load_model
 from slm_lab.training.seeding import replay_seeds
 
 State = dict[str, Tensor]

@@ -208,7 +208,11 @@ class SearchReporter:
         if self.options.keep >= 0:
             unfit = [r for r in self.ended() if r.status in ("diverged", "failed")]
             for record in ranked[self.options.keep :] + unfit:
-                self._prune(record.trial)
+                name = f"{self.layout.trial_name(record.trial)}_s*"
+                for model in (self.layout.predir / "model").glob(name):
+                    model.unlink()
+                for checkpoint in (self.layout.predir / "checkpoint").glob(name):
+                    shutil.rmtree(checkpoint, ignore_errors=True)
         self._write_results()
         if self.options.validate:
             for record in ranked[: self.options.validate]:
@@ -247,13 +251,6 @@ class SearchReporter:
         if validated:
             return max(validated, key=lambda record: self.validated[record.trial])
         return ranked[0] if ranked else None
-
-    def _prune(self, trial: int) -> None:
-        """Remove the models and checkpoints of a trial, which take space."""
-        for path in (self.layout.predir / "model").glob(f"{self.layout.trial_name(trial)}_s*"):
-            path.unlink()
-        for path in self.layout.predir.glob(f"checkpoint/{self.layout.trial_name(trial)}_s*"):
-            shutil.rmtree(path, ignore_errors=True)
 
     def _validate(self, record: TrialRecord, train: Train) -> None:
         """Train a trial's spec again, with seeds that the search has not used."""

@@ -13,7 +13,6 @@ sinks.py        the metrics in TensorBoard and in Weights & Biases
 console.py      log files, and progress at the terminal
 watchers.py     `--render` and `--profile`
 
-saving.py       when a session saves, and what; resuming
-models.py       trained nets as plain state dicts
+saving.py       when a session saves, and what; resuming; trained nets as plain state dicts
 checkpoint.py   a session's state as a folder of JSON, arrays and rows of a replay
 """

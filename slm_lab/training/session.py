@@ -24,10 +24,9 @@ from slm_lab.training.console import Progress, format_checkpoint, format_profile
 from slm_lab.training.distributed import SharedAlgorithm
 from slm_lab.training.executors.local import SharedNets
 from slm_lab.training.loop import Loop, evaluate
-from slm_lab.training.models import warn_of_unmoved_parameters
 from slm_lab.training.options import RunOptions
 from slm_lab.training.recorder import Recorder
-from slm_lab.training.saving import SessionSaver
+from slm_lab.training.saving import SessionSaver, warn_of_unmoved_parameters
 from slm_lab.training.seeding import session_seeds
 from slm_lab.training.sinks import WandbSink
 from slm_lab.training.watchers import OperatorProfiler, Viewer
@@ -119,7 +118,11 @@ class Session:
             self._failed = True
             if isinstance(error, DivergenceError):
                 self._divergence = error
-                self._record_divergence(error)
+                last = ", ".join(f"{k} = {x:.4g}" for k, x in self._latest_metrics().items())
+                logger.error(
+                    f"Session {self._session}: {error} Last finite metrics: {last or 'none'}"
+                )
+                self._record({"loss": math.inf})  # marks the end of the curve
             raise
         return self._loop.is_over
 
@@ -277,11 +280,6 @@ class Session:
 
     def _check_parameters(self) -> None:
         check_parameters(self._agent.algorithm.learner.state, self.frame)
-
-    def _record_divergence(self, error: DivergenceError) -> None:
-        cells = ", ".join(f"{k} = {value:.4g}" for k, value in self._latest_metrics().items())
-        logger.error(f"Session {self._session}: {error} Last finite metrics: {cells or 'none'}")
-        self._record({"loss": math.inf})  # the end of the curve
 
     def _write_divergence_report(self, error: DivergenceError) -> None:
         last = dict(self._latest_metrics())

@@ -22,7 +22,7 @@ from slm_lab.spec import SpecError
 from slm_lab.spec.meta import SAVED_RUN_KEYS
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.training.loop import Loop
-from slm_lab.training.models import save_models, snapshot
+from slm_lab.training.saving import save_models, snapshot
 
 GRAPH = {"input": "x", "modules": {"body": ["x"]}, "output": "body"}
 

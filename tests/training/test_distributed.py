@@ -274,7 +274,7 @@ def test_a_worker_that_is_killed_with_the_lock_holds_up_nobody(meeting, where):
         mine["net"].fill_(1.0)
     worker = start_worker(shared, where)
     with pytest.raises(BlockingIOError):  # others wait for it while it lives
-        fcntl.lockf(shared.file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(shared.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     kill(worker)
     with my.turn():
         assert mine["net"].tolist() == [1.0, 1.0, 1.0]

@@ -198,9 +198,8 @@ def _kill(running: dict[int, SessionProcess]) -> None:
 class SessionProcess:
     """A session's process, and the pipe it reports through.
 
-    Each process has its own pipe, so that one that is killed while it writes cannot block the
-    others. Nothing is ever sent through `lifeline`: when it closes, with this process, the session
-    ends.
+    Each has its own, so that one that is killed while it writes cannot block the others. Nothing is
+    sent through `lifeline`: when it closes, with this process, the session ends.
     """
 
     session: int
@@ -217,15 +216,18 @@ class SessionProcess:
             target=_session_process, args=(job, session, to_trial, trial_lives)
         )
         resource_tracker.ensure_running()  # now, because starting it unblocks the signals
-        with _signals_blocked():
+        # Until the process can handle them: a Ctrl-C while it imports would kill it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
             process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         to_trial.close()  # so that the pipe ends when the session's process does
         trial_lives.close()
         return cls(session, process, reports, lifeline)
 
     def receive(self) -> Progress | SessionEnd | None:
-        """The next message, or None. After a SessionEnd, which a dead process has too, the pipes
-        are closed."""
+        """The next message, or None; a dead process has a SessionEnd, which closes the pipes."""
         # Checked first: all that a dead process has sent is in the pipe by now.
         is_dead = self.process.exitcode is not None
         try:
@@ -270,17 +272,6 @@ def _death(exit_code: int | None) -> str:
     by_signal = exit_code is not None and exit_code < 0
     name = f" ({signal.Signals(-exit_code).name})" if by_signal and exit_code else ""
     return f"its process died with exit code {exit_code}{name}"
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block the stop signals, also in processes started meanwhile, until they can handle them: a
-    Ctrl-C during the seconds of a process's imports would kill it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
