@@ -35,9 +35,8 @@ from slm_lab.spec.compatibility import (
     verdict_with_algorithm,
 )
 from slm_lab.training.distributed import SharedAlgorithm
-from slm_lab.training.loop import Loop
-from slm_lab.training.play import evaluate
-from slm_lab.training.workers import shared_nets
+from slm_lab.training.executors.local import shared_nets
+from slm_lab.training.loop import Loop, evaluate
 from slm_lab.types import Rows, Transition, on_host
 from tests.lives import LosesLives
 

@@ -11,8 +11,7 @@ import pytest
 from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.spec import Spec, spec_from_dict
-from slm_lab.training.loop import Loop
-from slm_lab.training.play import play
+from slm_lab.training.loop import Loop, play
 
 # Name -> algorithm, env, frames, mean return of 20 greedy episodes to be reached, more of the
 # spec. Random actions get 22 and -1,200. The score at the end varies with seed and machine (A2C

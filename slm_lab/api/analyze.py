@@ -10,7 +10,7 @@ from slm_lab.error import LabError
 from slm_lab.runs.files import check_no_links
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.lock import locked
-from slm_lab.search.reporter import redo_tables
+from slm_lab.search.run import redo_tables
 from slm_lab.spec.run_folder import RunFolderError, spec_files
 
 

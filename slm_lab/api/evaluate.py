@@ -29,7 +29,7 @@ def evaluate(
     """
     # torch takes seconds to import; who only looks at results imports this file too.
     from slm_lab.playback.saved_agent import load_session
-    from slm_lab.training.play import PARALLEL, play
+    from slm_lab.training.loop import PARALLEL, play
     from slm_lab.training.threads import set_threads
 
     run = open_run(folder, trial=trial, trust=trust)

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from loguru import logger
 
 from slm_lab.runs.layout import RunLayout
-from slm_lab.training.lifetime import end_with
+from slm_lab.training.executors.local import end_with
 
 FIRST_AFTER_SECONDS = 30.0
 EVERY_SECONDS = 30.0

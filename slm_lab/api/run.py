@@ -37,7 +37,6 @@ from slm_lab.training.executors.local import available_cores
 from slm_lab.training.options import RunOptions
 from slm_lab.training.seeding import draw_seed
 from slm_lab.training.trial import TrialEnd, run_sessions
-from slm_lab.training.wandb_sink import check_wandb
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
 
@@ -154,6 +153,8 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
         raise SpecError(problems, "the command")
     admit_modules(spec)
     if options.wandb:
+        from slm_lab.training.sinks import check_wandb  # with TensorBoard, slow to import
+
         check_wandb()
 
 

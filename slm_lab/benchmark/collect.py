@@ -23,11 +23,10 @@ from slm_lab.benchmark.result import (
     write_result,
 )
 from slm_lab.runs.files import read_json
-from slm_lab.runs.find import open_run
+from slm_lab.runs.find import SavedRun, open_run
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.provenance import read_run_records
 from slm_lab.runs.resume import spec_differences, unfinished_sessions
-from slm_lab.runs.saved_run import SavedRun
 
 EPISODES = 100
 EVALUATION_SEED = 0

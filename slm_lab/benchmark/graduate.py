@@ -10,9 +10,8 @@ from pathlib import Path
 from slm_lab.benchmark.manifest import Row, load_manifest
 from slm_lab.hub.remote import RemoteError, open_remote
 from slm_lab.hub.transfer import Progress, matching, pull, push
-from slm_lab.runs.find import open_run
+from slm_lab.runs.find import SavedRun, open_run
 from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.saved_run import SavedRun
 from slm_lab.spec import Spec
 from slm_lab.spec.catalog import listed_env
 

@@ -13,8 +13,8 @@ from slm_lab.cli.options import Trust, printable
 
 if TYPE_CHECKING:
     from slm_lab.analysis.evaluation import Evaluation
-    from slm_lab.runs.saved_run import SavedRun
-    from slm_lab.training.play import Episodes
+    from slm_lab.runs.find import SavedRun
+    from slm_lab.training.loop import Episodes
 
 EPISODES, EPISODES_ON_VIDEO = 10, 1
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.analysis.trial import TrialMetrics
-    from slm_lab.cloud.task import RemoteRun
+    from slm_lab.cloud import RemoteRun
     from slm_lab.spec import Spec
     from slm_lab.training.options import RunOptions
 
@@ -173,10 +173,16 @@ def run_remote(
     trust: Trust = None,
 ) -> None:
     """Run a spec on a rented machine, through dstack. Results arrive on the hub."""
-    from slm_lab.cloud.code import pack
-    from slm_lab.cloud.dstack import check_ready, submit
-    from slm_lab.cloud.error import CloudError
-    from slm_lab.cloud.task import RemoteRun, build_task, missing_token, to_yaml
+    from slm_lab.cloud import (
+        CloudError,
+        RemoteRun,
+        build_task,
+        check_ready,
+        missing_token,
+        pack,
+        submit,
+        to_yaml,
+    )
     from slm_lab.runs.layout import new_timestamp
     from slm_lab.spec import load_spec
 
@@ -284,8 +290,7 @@ def _print_search(console: Console, metrics: SearchMetrics) -> None:
 
 
 def _print_search_plan(spec: Spec, mode: str) -> None:
-    from slm_lab.search.plan import describe_search
-    from slm_lab.search.speed import measure_speed
+    from slm_lab.search.plan import describe_search, measure_speed
 
     if mode != "search":
         raise typer.BadParameter("--dry-run goes with the mode search")
@@ -328,8 +333,7 @@ def _check(spec: Spec, mode: str) -> None:
 
 
 def _print_submitted(reply: str, run: RemoteRun, task: dict[str, Any], what: str) -> None:
-    from slm_lab.cloud.dstack import NO_OFFERS
-    from slm_lab.cloud.task import find_configuration
+    from slm_lab.cloud import NO_OFFERS, find_configuration
 
     typer.echo(reply)
     if NO_OFFERS in reply:

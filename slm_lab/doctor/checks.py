@@ -21,8 +21,8 @@ from pathlib import Path
 import yaml
 from packaging.requirements import Requirement
 
-from slm_lab.cloud.dstack import ADD_PROJECT
-from slm_lab.doctor.finding import Finding, Status
+from slm_lab.cloud import ADD_PROJECT
+from slm_lab.doctor.probes import Finding, Status
 from slm_lab.training.executors.local import available_cores
 
 NET_SECONDS = 3.0
@@ -54,12 +54,8 @@ def check_versions() -> list[Finding]:
     python = Finding("python", "ok", f"{version} at {sys.executable}")
     if sys.version_info < OLDEST_PYTHON:
         python = Finding("python", "fail", version, "install Python 3.11 or newer")
-    found = []
-    for package in PACKAGES:
-        try:
-            found.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            found.append(f"{package}: not installed")
+    versions = {package: _version(package) for package in PACKAGES}
+    found = (f"{name} {v}" if v else f"{name}: not installed" for name, v in versions.items())
     return [python, Finding("packages", "ok", ", ".join(found))]
 
 
@@ -77,13 +73,12 @@ def check_cores() -> list[Finding]:
 def check_extras() -> list[Finding]:
     findings = []
     for extra, packages in sorted(extras().items()):
-        missing = [package for package in packages if not _is_installed(package)]
-        if missing:
+        if missing := [package for package in packages if _version(package) is None]:
             found, fix = f"{', '.join(missing)} not installed", f"pip install 'slm-lab[{extra}]'"
             findings.append(Finding(f"extra {extra}", "warn", found, fix))
         else:
-            versions = ", ".join(f"{package} {metadata.version(package)}" for package in packages)
-            findings.append(Finding(f"extra {extra}", "ok", versions))
+            found = ", ".join(f"{package} {_version(package)}" for package in packages)
+            findings.append(Finding(f"extra {extra}", "ok", found))
     return findings
 
 
@@ -99,7 +94,7 @@ def extras() -> dict[str, list[str]]:
 def _packages(text: str) -> Iterator[str]:
     """Packages of a requirement: of `gymnasium[box2d]`, those that Gymnasium needs for Box2D."""
     requirement = Requirement(text)
-    if not requirement.extras or not _is_installed(requirement.name):
+    if not requirement.extras or _version(requirement.name) is None:
         yield requirement.name
         return
     for line in metadata.requires(requirement.name) or ():
@@ -218,12 +213,11 @@ def _requirements() -> Iterator[tuple[str, str]]:
             yield match[1], requirement
 
 
-def _is_installed(package: str) -> bool:
+def _version(package: str) -> str | None:
     try:
-        metadata.distribution(package)
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return False
-    return True
+        return None
 
 
 def _dstack_url(config: Path) -> str | None:

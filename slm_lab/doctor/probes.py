@@ -1,6 +1,7 @@
 """Probes that import torch or make envs: `python -m slm_lab.doctor.probes NAME`.
 
-Each prints its findings as JSON lines at once, so that those before a crash or a hang count.
+They run in other processes, so that a crash or a hang there is a finding. Each prints its findings
+as JSON lines at once, so that those before it count too.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import shutil
 import sys
 import time
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from typing import Literal
 
-from slm_lab.doctor.finding import Finding, Status
+Status = Literal["ok", "warn", "fail"]
 
 # An env of each family, and the module that it needs besides Gymnasium.
 ENVS = (
@@ -23,6 +25,16 @@ ENVS = (
     ("HalfCheetah-v5", "gymnasium", "mujoco"),
     ("ALE/Pong-v5", "auto", "ale_py"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A finding. `warn`: an optional feature does not work. `fail`: training does not work."""
+
+    name: str
+    status: Status
+    found: str
+    fix: str = ""
 
 
 def probe_torch() -> None:

@@ -1,24 +1,35 @@
-"""Watch a saved agent: in a window, in a video, or by its returns alone."""
+"""Watch a saved agent: in a window, in a video, or by its returns alone.
+
+A video needs no screen. `.mp4` needs imageio-ffmpeg, which contains an encoder (extra `video`).
+`.gif` needs only Pillow, which comes with matplotlib; it is kept small, at most 320 pixels wide and
+25 pictures per second. The file appears under its name when it is complete.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import math
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from slm_lab.env.error import EnvError
 from slm_lab.env.registry import render_fps
 from slm_lab.env.vector import VectorEnv
 from slm_lab.playback.saved_agent import load_session
-from slm_lab.playback.video import Video
-from slm_lab.runs.saved_run import SavedRun
+from slm_lab.runs.files import path_beside
+from slm_lab.runs.find import SavedRun
+from slm_lab.training.loop import PARALLEL, Episodes, play
 from slm_lab.training.options import RunOptions
-from slm_lab.training.play import PARALLEL, Episodes, play
 from slm_lab.training.threads import set_threads
-from slm_lab.training.viewer import Viewer
+from slm_lab.training.watchers import Viewer
+
+SUFFIXES = (".mp4", ".gif")
+GIF_WIDTH, GIF_FPS, GIF_COLORS = 320, 25, 64
 
 
 def enjoy(
@@ -40,9 +51,7 @@ def enjoy(
     set_threads(run.spec, RunOptions())
     is_watched = render or video is not None
     num_envs = 1 if is_watched else min(PARALLEL, episodes)
-    agent, env = load_session(
-        run, session, best=best, num_envs=num_envs, seed=seed, render=is_watched
-    )
+    agent, env = load_session(run, session, best, num_envs, seed, render=is_watched)
     with ExitStack() as stack:
         stack.callback(env.close)
         watchers: list[Callable[[], None]] = []
@@ -51,18 +60,13 @@ def enjoy(
         if video is not None:
             predir = run.layout.predir
             folder = predir if video.is_relative_to(predir) else None
-            camera = stack.enter_context(Video(video, fps, folder=folder))
+            camera = stack.enter_context(open_video(video, fps, folder=folder))
             watchers.append(lambda: camera.add(_picture(env)))
         if render:
             viewer = Viewer(env, run.spec.name)
             stack.callback(viewer.close)
             watchers += [viewer.after_step, _FrameLimiter(fps)]
-
-        def after_step() -> None:
-            for watch in watchers:
-                watch()
-
-        return play(agent, env, episodes, explore=sampled, after_step=after_step)
+        return play(agent, env, episodes, explore=sampled, watchers=watchers)
 
 
 def _picture(env: VectorEnv) -> np.ndarray:
@@ -82,3 +86,81 @@ class _FrameLimiter:
     def __call__(self) -> None:
         time.sleep(max(0.0, self._next - time.monotonic()))
         self._next = time.monotonic() + self._seconds
+
+
+def can_write_mp4() -> bool:
+    return importlib.util.find_spec("imageio_ffmpeg") is not None
+
+
+@contextmanager
+def open_video(path: Path, fps: float, *, folder: Path | None = None) -> Iterator[_Mp4 | _Gif]:
+    """Write frames [H, W, 3] of bytes to a video, which appears when the block ends well.
+
+    `folder` is the run folder if the video goes there; links in it are refused.
+    """
+    if path.suffix not in SUFFIXES:
+        raise EnvError(f"--out: found `{path.name}`; expected a name in .mp4 or .gif.")
+    if path.suffix == ".mp4" and not can_write_mp4():
+        raise EnvError(
+            f"--out: `{path.name}` needs the package imageio-ffmpeg. Run "
+            "`pip install 'slm-lab[video]'`, or choose a name in .gif."
+        )
+    kind = _Mp4 if path.suffix == ".mp4" else _Gif
+    beside = f".{path.stem}.part{path.suffix}"
+    with path_beside(path, beside, folder, EnvError) as place, closing(kind(place, fps)) as video:
+        yield video
+
+
+class _Mp4:
+    def __init__(self, path: Path, fps: float) -> None:
+        self._path, self._fps = path, fps
+        self._encoder: Generator[None, bytes | None, None] | None = None
+
+    def add(self, frame: np.ndarray) -> None:
+        # The usual pixel format stores colour for squares of 2 x 2.
+        even = frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]
+        if self._encoder is None:
+            self._encoder = self._start(width=even.shape[1], height=even.shape[0])
+        self._encoder.send(even.tobytes())
+
+    def close(self) -> None:
+        if self._encoder is not None:
+            self._encoder.close()
+
+    def _start(self, *, width: int, height: int) -> Generator[None, bytes | None, None]:
+        import imageio_ffmpeg
+
+        encoder: Generator[None, bytes | None, None] = imageio_ffmpeg.write_frames(
+            str(self._path),
+            (width, height),
+            fps=self._fps,
+            macro_block_size=2,
+            ffmpeg_log_level="error",
+        )
+        encoder.send(None)
+        return encoder
+
+
+class _Gif:
+    def __init__(self, path: Path, fps: float) -> None:
+        self._path = path
+        self._every = math.ceil(fps / GIF_FPS)
+        # Milliseconds per picture, of which a GIF counts tens.
+        self._duration = round(100 * self._every / fps) * 10
+        self._seen = 0
+        self._pictures: list[Image.Image] = []
+
+    def add(self, frame: np.ndarray) -> None:
+        self._seen += 1
+        if self._seen % self._every:
+            return
+        picture = Image.fromarray(frame)
+        picture.thumbnail((GIF_WIDTH, picture.height))
+        self._pictures.append(picture.quantize(GIF_COLORS))
+
+    def close(self) -> None:
+        if self._pictures:
+            first, *rest = self._pictures
+            first.save(
+                self._path, save_all=True, append_images=rest, duration=self._duration, loop=0
+            )

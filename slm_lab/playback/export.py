@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -26,29 +25,19 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.agent import Agent
-from slm_lab.env.space import (
-    BoxAction,
-    Cast,
-    ChannelsFirst,
-    Codecs,
-    Concat,
-    DiscreteAction,
-    MultiBinaryAction,
-    MultiDiscreteAction,
-    OneHot,
-    OneHots,
-    Reshape,
-)
+from slm_lab.env import space
+from slm_lab.env.space import Codecs, OneHot
 from slm_lab.env.vector import VectorEnv
 from slm_lab.playback.saved_agent import load_session
-from slm_lab.runs.files import check_place
-from slm_lab.runs.saved_run import SavedRun
+from slm_lab.runs.files import path_beside
+from slm_lab.runs.find import SavedRun
 from slm_lab.spec import RecurrentNetSpec
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.types import on_host
 
 Format = Literal["torch-export", "torchscript", "onnx"]
 NumpyFunction = Callable[[np.ndarray], np.ndarray]
+Write = Callable[[nn.Module, Tensor, Path], None]
 SUFFIXES: dict[Format, str] = {"torch-export": ".pt2", "torchscript": ".ts", "onnx": ".onnx"}
 
 RECORDED_STEPS = 64
@@ -76,10 +65,11 @@ def export_policy(
             "agent.net.type: RecurrentNet acts on a history, and a file of obs -> action has none. "
             "Export an agent with another net, or load this one with slm_lab.load_agent."
         )
-    if format == "onnx":
-        _check_onnx()
+    packages = ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ()
+    if missing := ", ".join(name for name in packages if importlib.util.find_spec(name) is None):
+        raise ExportError(f"--format onnx: needs {missing}. Run `pip install 'slm-lab[onnx]'`.")
     path = out or run.layout.policy_path(run.trial, session, SUFFIXES[format], best=best)
-    agent, env = load_session(run, session, best=best, num_envs=4)
+    agent, env = load_session(run, session, best, num_envs=4)
     try:
         codecs = portable(env.codecs)
         obs = sample_observations(agent, env, codecs)
@@ -87,23 +77,13 @@ def export_policy(
         policy = Policy(agent, codecs)
     finally:
         env.close()
-    beside = path.with_name(f".{path.name}.part{SUFFIXES[format]}")
-    try:
-        if out is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        for place in (path, beside):
-            check_place(path.parent if out is not None else run.layout.predir, place)
-        beside.touch()
-    except OSError as error:
-        raise ExportError(
-            f"--out: {path} cannot be written ({error.strerror}). Choose another place."
-        ) from None
-    try:
-        _WRITERS[format](policy, torch.from_numpy(obs[:2]), beside)
-        check_actions(_READERS[format](beside), obs, expected, path)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    folder = run.layout.predir if out is None else None
+    with path_beside(path, f".{path.name}.part{SUFFIXES[format]}", folder, ExportError) as beside:
+        with warnings.catch_warnings(action="ignore"):  # torch deprecates its own exporters
+            write, read = _FORMATS[format]
+            write(policy, torch.from_numpy(obs[:2]), beside)
+            exported = read(beside)
+        check_actions(exported, obs, expected, path)
     return path
 
 
@@ -123,8 +103,8 @@ class Policy(nn.Module):
 
 def portable(codecs: Codecs) -> Codecs:
     """Codecs with one input: the parts of a Dict or Tuple observation as one flat vector."""
-    if isinstance(codecs.obs, Concat):
-        return Codecs(Cast(codecs.obs.shape, codecs.obs.dtype), codecs.action)
+    if isinstance(codecs.obs, space.Concat):
+        return Codecs(space.Cast(codecs.obs.shape, codecs.obs.dtype), codecs.action)
     return codecs
 
 
@@ -132,13 +112,13 @@ def obs_encoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
     """The env's `ObsCodec.write` in torch."""
     codec = codecs.obs
     dtype = torch.uint8 if codec.dtype == "uint8" else torch.float32
-    if isinstance(codec, ChannelsFirst):
+    if isinstance(codec, space.ChannelsFirst):
         return lambda obs: obs.permute(0, 3, 1, 2).to(dtype)
-    if isinstance(codec, Reshape):
+    if isinstance(codec, space.Reshape):
         return lambda obs: obs.reshape(-1, *codec.shape).to(dtype)
     if isinstance(codec, OneHot):
         return _one_hot(codec)
-    if isinstance(codec, OneHots):
+    if isinstance(codec, space.OneHots):
         parts = [_one_hot(part) for part in codec.parts]
         return lambda obs: torch.cat(
             [part(column) for part, column in zip(parts, obs.flatten(1).unbind(1), strict=True)], 1
@@ -155,14 +135,14 @@ def action_decoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
     """The env's `ActionCodec.decode` in torch."""
     codec = codecs.action
     match codec:
-        case DiscreteAction():
+        case space.DiscreteAction():
             return lambda action: action + codec.start
-        case MultiDiscreteAction():
+        case space.MultiDiscreteAction():
             starts = torch.from_numpy(np.asarray(codec.starts, np.int64))
             return lambda action: action + starts
-        case MultiBinaryAction():
+        case space.MultiBinaryAction():
             return lambda action: action.to(torch.int8).reshape(-1, *codec.env_shape)
-        case BoxAction():
+        case space.BoxAction():
             low, high, center, half_width = (
                 torch.from_numpy(np.array(edge, codec.dtype))
                 for edge in (codec.low, codec.high, codec.center, codec.half_width)
@@ -174,9 +154,6 @@ def action_decoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
 
             return decode
     raise ExportError(f"env.name: no way to export actions of {type(codec).__name__}.")
-
-
-# Verification
 
 
 def sample_observations(agent: Agent, env: VectorEnv, codecs: Codecs) -> np.ndarray:
@@ -211,14 +188,11 @@ def check_actions(policy: NumpyFunction, obs: np.ndarray, expected: np.ndarray, 
             ours, theirs = (f"{list(a.shape)} of {a.dtype}" for a in (wanted, found))
             fault = f"its actions are {theirs}, the agent's {ours}"
         elif not _agree(found, wanted):
-            fault = f"it acts unlike the agent on {_differing(found, wanted)} of {len(wanted)} rows"
+            differing = sum(not _agree(*pair) for pair in zip(found, wanted, strict=True))
+            fault = f"it acts unlike the agent on {differing} of {len(wanted)} rows"
         else:
             continue
         raise ExportError(f"{path}: not written: {fault}. Try another --format, and report this.")
-
-
-def _differing(found: np.ndarray, wanted: np.ndarray) -> int:
-    return sum(not _agree(*pair) for pair in zip(found, wanted, strict=True))
 
 
 def _agree(found: np.ndarray, wanted: np.ndarray) -> bool:
@@ -227,57 +201,44 @@ def _agree(found: np.ndarray, wanted: np.ndarray) -> bool:
     return np.allclose(found, wanted, rtol=TOLERANCE, atol=TOLERANCE / 10)
 
 
-# Formats
-
-
-def _no_warnings() -> warnings.catch_warnings[None]:
-    """Hide torch's deprecation warnings about its own exporters."""
-    return warnings.catch_warnings(action="ignore")
-
-
-def _write_torch_export(policy: Policy, obs: Tensor, path: Path) -> None:
-    batch = torch.export.Dim("batch", min=1)
-    with _no_warnings():
-        program = torch.export.export(policy, (obs,), dynamic_shapes=({0: batch},))
-        torch.export.save(program, path)
+def _write_torch_export(policy: nn.Module, obs: Tensor, path: Path) -> None:
+    program = torch.export.export(policy, (obs,), dynamic_shapes=({0: _batch()},))
+    torch.export.save(program, path)
 
 
 def _read_torch_export(path: Path) -> NumpyFunction:
-    with _no_warnings():
-        return _on_arrays(torch.export.load(path).module())
+    return _on_arrays(torch.export.load(path).module())
 
 
-def _write_torchscript(policy: Policy, obs: Tensor, path: Path) -> None:
-    with _no_warnings(), torch.no_grad():
+def _write_torchscript(policy: nn.Module, obs: Tensor, path: Path) -> None:
+    with torch.no_grad():
         script = torch.jit.trace(policy, obs)  # type: ignore[no-untyped-call]
         torch.jit.save(script, path)
 
 
 def _read_torchscript(path: Path) -> NumpyFunction:
-    with _no_warnings():
-        return _on_arrays(torch.jit.load(path))  # type: ignore[no-untyped-call]
+    return _on_arrays(torch.jit.load(path))  # type: ignore[no-untyped-call]
 
 
 def _on_arrays(module: Callable[[Tensor], Tensor]) -> NumpyFunction:
     return lambda obs: module(torch.from_numpy(obs)).numpy()
 
 
-def _write_onnx(policy: Policy, obs: Tensor, path: Path) -> None:
+def _write_onnx(policy: nn.Module, obs: Tensor, path: Path) -> None:
     # It warns of every operator of torchvision that it could export.
     registration = "torch.onnx._internal.exporter._registration"
     logging.getLogger(registration).setLevel(logging.ERROR)
-    with _no_warnings():
-        program = torch.onnx.export(
-            policy,
-            (obs,),
-            input_names=["obs"],
-            output_names=["action"],
-            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
-            dynamo=True,
-            verbose=False,
-        )
-        assert program is not None
-        program.save(path, external_data=False)
+    program = torch.onnx.export(
+        policy,
+        (obs,),
+        input_names=["obs"],
+        output_names=["action"],
+        dynamic_shapes=({0: _batch()},),
+        dynamo=True,
+        verbose=False,
+    )
+    assert program is not None
+    program.save(path, external_data=False)
 
 
 def _read_onnx(path: Path) -> NumpyFunction:
@@ -287,22 +248,12 @@ def _read_onnx(path: Path) -> NumpyFunction:
     return lambda obs: cast(np.ndarray, session.run(None, {"obs": obs})[0])
 
 
-def _check_onnx() -> None:
-    packages = ("onnx", "onnxscript", "onnxruntime")
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ExportError(
-            f"--format onnx: needs {', '.join(missing)}. Run `pip install 'slm-lab[onnx]'`."
-        )
+def _batch() -> torch.export.Dim:
+    return torch.export.Dim("batch", min=1)
 
 
-_WRITERS: dict[Format, Callable[[Policy, Tensor, Path], None]] = {
-    "torch-export": _write_torch_export,
-    "torchscript": _write_torchscript,
-    "onnx": _write_onnx,
-}
-_READERS: dict[Format, Callable[[Path], NumpyFunction]] = {
-    "torch-export": _read_torch_export,
-    "torchscript": _read_torchscript,
-    "onnx": _read_onnx,
+_FORMATS: dict[Format, tuple[Write, Callable[[Path], NumpyFunction]]] = {
+    "torch-export": (_write_torch_export, _read_torch_export),
+    "torchscript": (_write_torchscript, _read_torchscript),
+    "onnx": (_write_onnx, _read_onnx),
 }

@@ -8,7 +8,7 @@ needs (critics, targets) keep their initial values. Folders of the original SLM 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,11 @@ from slm_lab.agent.agent import Agent
 from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
-from slm_lab.runs.find import open_run
-from slm_lab.runs.saved_run import SavedRun
+from slm_lab.runs.find import SavedRun, open_run
 from slm_lab.spec import Spec
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.spec.trust import admit_modules
-from slm_lab.training.models import load_model
+from slm_lab.training.saving import load_model
 from slm_lab.training.seeding import replay_seeds
 
 State = dict[str, Tensor]
@@ -34,6 +33,7 @@ STATISTICS = "obs_normalizer"
 # What building an agent may allocate, in elements: several times its acting net (initialisation,
 # optimiser slots, targets), and enough for critics much wider than a tiny actor.
 ALLOCATION_FACTOR, ALLOCATION_FLOOR = 16, 2**26
+FACTORIES = torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn
 
 
 def load_agent(
@@ -59,17 +59,11 @@ def load_agent(
     """
     run = open_run(folder, trial=trial, trust=trust)
     session = run.best_session(best=best) if session is None else session
-    return load_session(run, session, best=best, num_envs=num_envs, seed=seed)
+    return load_session(run, session, best, num_envs, seed)
 
 
 def load_session(
-    run: SavedRun,
-    session: int,
-    *,
-    best: bool = True,
-    num_envs: int = 1,
-    seed: int = 0,
-    render: bool = False,
+    run: SavedRun, session: int, best: bool, num_envs: int, seed: int = 0, *, render: bool = False
 ) -> tuple[Agent, VectorEnv]:
     """Load the agent of a session, with `num_envs` envs; all random draws come from `seed`."""
     if session not in run.sessions(best=best):
@@ -110,9 +104,8 @@ def _read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]
         states[name] = load_model(path, folder=run.layout.predir)
         for key, tensor in states[name].items():
             if tensor.is_floating_point() and not tensor.isfinite().all():
-                raise RunFolderError(
-                    f"{path}: `{key}` is not finite; training had diverged. Try another session."
-                )
+                found = "is not finite; training had diverged. Try another session."
+                raise RunFolderError(f"{path}: `{key}` {found}")
     return states
 
 
@@ -141,10 +134,8 @@ def _fill(agent: Agent, states: dict[str, State], paths: dict[str, Path]) -> Non
 
 
 def _in_our_names(state: State, expected: State) -> State:
-    """Rename the entries of a state dict of the original SLM Lab to ours.
-
-    The original's dueling nets list their heads twice, and its batch renormalisation counts `step`.
-    """
+    """Rename the entries of an original state dict: dueling nets list their heads twice there, and
+    batch renormalisation counts `step`."""
     renamed = {}
     for name, tensor in state.items():
         if name.endswith(".step") and f"{name}s" in expected:
@@ -171,33 +162,18 @@ def _check_shapes(state: State, expected: State, path: Path) -> None:
 
 
 class _AllocationLimit(TorchFunctionMode):
-    """Refuses to make tensors far larger than the saved files, before memory is allocated.
-
-    The spec may come from a stranger: `hid_layers: [1000000000]` must be an error, not a crash.
-    """
-
-    _FACTORIES = frozenset(
-        [torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn]
-    )
+    """Refuses tensors far larger than the saved files, before memory is allocated: a stranger's
+    `hid_layers: [1000000000]` must be an error, not a crash."""
 
     def __init__(self, elements: int, run: SavedRun) -> None:
         super().__init__()
-        self._left = elements
-        self._folder = run.layout.predir
+        self._left, self._folder = elements, run.layout.predir
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if func in self._FACTORIES:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in FACTORIES:
             sizes = args[0] if args and isinstance(args[0], list | tuple) else args
             self._left -= math.prod(sizes or (kwargs or {}).get("size", ()))
             if self._left < 0:
-                raise RunFolderError(
-                    f"{self._folder}: its spec describes nets far larger than the saved ones. "
-                    "Not built."
-                )
+                found = "its spec describes nets far larger than the saved ones. Not built."
+                raise RunFolderError(f"{self._folder}: {found}")
         return func(*args, **(kwargs or {}))

@@ -12,30 +12,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slm_lab.runs.find import STAMP
+from slm_lab.runs import summary
+from slm_lab.runs.find import SPEC_SUFFIXES, STAMP
 from slm_lab.runs.layout import FOLDERS, RunLayout
 from slm_lab.runs.lock import is_held
-from slm_lab.runs.summary import (
-    RunSummary,
-    last_updated,
-    moving_files,
-    stamp,
-    summarize,
-    unreadable,
-)
+from slm_lab.runs.summary import RunSummary
 from slm_lab.spec.run_folder import RunFolderError, spec_files
 
 DEPTH = 3  # folders below the data folder in which runs are looked for
 # A lock of another machine cannot be seen. Its run counts as running while its files change.
 QUIET_SECONDS = 600.0
 RUN_FOLDERS = frozenset({*FOLDERS, "checkpoint", "ray_tune", "video", "validation"})
+SPEC_ENDINGS = tuple(f"_spec{suffix}" for suffix in SPEC_SUFFIXES)
 
 
 class RunCatalog:
-    """Owns the summaries of the runs in a data folder.
-
-    `scan` reads only runs whose files changed; `version` counts the scans that found a change.
-    """
+    """Owns the summaries of the runs in a data folder; `version` counts scans that found a
+    change."""
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).resolve()
@@ -75,11 +68,11 @@ class RunCatalog:
         except (OSError, RunFolderError):  # it went away meanwhile, or may not be read
             return None
         try:
-            return state, summarize(key, layout, is_running=state.is_live)
+            return state, summary.summarize(key, layout, is_running=state.is_live)
         except FileNotFoundError:
             return None
         except Exception as error:  # one folder, whatever is in it, must not hide the others
-            return state, unreadable(key, layout, error)
+            return state, summary.unreadable(key, layout, error)
 
 
 def read_run(folder: str | Path) -> RunSummary:
@@ -87,10 +80,7 @@ def read_run(folder: str | Path) -> RunSummary:
     name, _ = spec_files(Path(folder))
     path = Path(folder).resolve()
     layout = RunLayout(path, name)
-    return summarize(path.name, layout, is_running=_is_live(layout))
-
-
-# Places of runs, and their changes
+    return summary.summarize(path.name, layout, is_running=_is_live(layout))
 
 
 def _run_folders(folder: Path, depth: int, known: Mapping[Path, object]) -> Iterator[Path]:
@@ -103,7 +93,7 @@ def _run_folders(folder: Path, depth: int, known: Mapping[Path, object]) -> Iter
         except OSError:
             return
         below = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
-        has_spec = any(entry.name.endswith(_SPEC_ENDINGS) for entry in entries)
+        has_spec = any(entry.name.endswith(SPEC_ENDINGS) for entry in entries)
         is_run = has_spec and not _holds_runs({entry.name for entry in below})
     if is_run:
         yield folder
@@ -117,15 +107,10 @@ def _run_folders(folder: Path, depth: int, known: Mapping[Path, object]) -> Iter
 
 
 def _holds_runs(names: set[str]) -> bool:
-    """Whether the folders in a folder are runs, so that a spec file beside them makes it no run.
-
-    A run holds folders of known names; names of runs end with a time.
-    """
-    is_like_a_run = not names or any(name in RUN_FOLDERS for name in names)
+    """Whether the folders in a folder are runs, as their names say: a spec file beside them makes
+    it no run."""
+    is_like_a_run = not names or not names.isdisjoint(RUN_FOLDERS)
     return not is_like_a_run or any(STAMP.search(name) for name in names)
-
-
-_SPEC_ENDINGS = ("_spec.json", "_spec.yaml", "_spec.yml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +125,7 @@ def _folder_state(layout: RunLayout, *, is_live: bool = False) -> _FolderState:
     """`is_live` says that a process was at work at the last look."""
     predir = layout.predir
     paths = [
-        predir,
-        predir / "info",
-        predir / "checkpoint",
-        predir / "video",
+        *(predir, predir / "info", predir / "checkpoint", predir / "video"),
         layout.run_lock(),
         layout.trial_metrics_scalar(0),
         layout.trial_provenance(0),
@@ -152,11 +134,11 @@ def _folder_state(layout: RunLayout, *, is_live: bool = False) -> _FolderState:
     ]
     is_live_now = _is_live(layout)
     if is_live_now or is_live:
-        paths += moving_files(layout)
-    return _FolderState(is_live_now, tuple(stamp(path) for path in paths))
+        paths += summary.moving_files(layout)
+    return _FolderState(is_live_now, tuple(map(summary.stamp, paths)))
 
 
 def _is_live(layout: RunLayout) -> bool:
     """Whether a process works on the run, here or, by its files, on another machine."""
     held = is_held(layout.run_lock(), folder=layout.predir)
-    return time.time() - last_updated(layout) < QUIET_SECONDS if held is None else held
+    return time.time() - summary.last_updated(layout) < QUIET_SECONDS if held is None else held

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -80,8 +81,7 @@ class CheckpointManifest:
 def read_manifest(folder: Path, *, run_dir: Path | None = None) -> CheckpointManifest:
     """Read the manifest of a checkpoint and check that all its files exist in the stated sizes.
 
-    `check_file` checks a checksum: reading all files takes a while. `run_dir` is the run folder of
-    the checkpoint, if known.
+    `check_files` checks the checksums, which takes a while. `run_dir` is the run folder, if known.
     """
     manifest = load_manifest(folder, run_dir=run_dir)
     for name, entry in manifest.files.items():
@@ -121,6 +121,11 @@ def check_file(path: Path, entry: FileEntry) -> None:
         raise CheckpointError(path, str(error).removeprefix(f"{path}: ")) from None
     if digest != entry.sha256:
         raise CheckpointError(path, "is damaged (its checksum does not match)")
+
+
+def check_files(folder: Path, manifest: CheckpointManifest) -> None:
+    for name, entry in manifest.files.items():
+        check_file(folder / name, entry)
 
 
 def is_plain_name(name: str) -> bool:
@@ -186,3 +191,32 @@ def unsealed(data: bytes) -> dict[str, Any]:
 
 def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def rotate(beside: Path, newest: Path) -> None:
+    """Rename `newest` to `{newest}-1`, and `beside` to `newest`; after a kill between any two
+    steps, the newest good checkpoint is one of these two."""
+    older = newest.with_name(f"{newest.name}-1")
+    if newest.exists():
+        if older.exists():
+            shutil.rmtree(older)
+        newest.rename(older)
+    beside.rename(newest)
+    sync_folder(newest.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Write the entries of a folder to disk, which makes a rename survive a power loss."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it if the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -85,10 +85,9 @@ def read_text(folder: Path, path: Path, limit: int = MAX_TEXT_BYTES) -> str:
 
 def read_json(folder: Path, path: Path, limit: int = MAX_TEXT_BYTES) -> dict[str, Any]:
     """Read a JSON object; NaN and Infinity are numbers, as in the metrics of a run."""
+    text = read_text(folder, path, limit)
     try:
-        content = json.loads(read_text(folder, path, limit))
-    except RunFolderError:
-        raise
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise RunFolderError(f"{path}: is damaged, expected JSON ({error!s:.100}).") from None
     if not isinstance(content, dict):
@@ -149,9 +148,11 @@ def replacing(folder: Path, path: Path) -> Iterator[IO[bytes]]:
     """
     with _written(folder, path), _parent(folder, path, make=True) as (handle, name):
         _check_replaceable(handle, name)
-        beside = f".{name}.tmp"
+        beside, flags = f".{name}.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
         try:
-            with _created(handle, beside) as file:
+            with suppress(FileNotFoundError):  # the remains of an earlier write
+                os.unlink(beside, dir_fd=handle)
+            with os.fdopen(os.open(beside, flags, _MODE, dir_fd=handle), "wb") as file:
                 yield file
             os.replace(beside, name, src_dir_fd=handle, dst_dir_fd=handle)
         except BaseException:
@@ -210,6 +211,32 @@ def check_place(folder: Path, path: Path) -> None:
         _check_replaceable(handle, name)
 
 
+@contextmanager
+def path_beside(
+    path: Path, name: str, folder: Path | None, error: type[Exception]
+) -> Iterator[Path]:
+    """A path that a library writes to; the file takes the place of `path` if the block ends well.
+
+    `folder` is the run folder that `path` is in, if it is. Places that cannot be written to are an
+    `error` before the block begins.
+    """
+    beside = path.with_name(name)
+    try:
+        if folder is None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        for place in (path, beside):
+            check_place(folder or path.parent, place)
+        beside.touch()
+    except OSError as reason:
+        found = f"--out: {path} cannot be written ({reason.strerror}). Choose another place."
+        raise error(found) from None
+    try:
+        yield beside
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def check_no_links(folder: Path) -> None:
     """Refuse a run folder that holds a link, a pipe or a device: a run would write through it."""
     for parent, folders, names in os.walk(folder):
@@ -256,16 +283,6 @@ def _parts(folder: Path, path: Path) -> tuple[str, ...]:
     if not parts or ".." in parts:
         raise RunFolderError(f"{path}: is no file of the folder {folder}.")
     return parts
-
-
-@contextmanager
-def _created(handle: int, name: str) -> Iterator[IO[bytes]]:
-    """Create a file; the remains of an earlier write are removed, not written to."""
-    with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=handle)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
-    with os.fdopen(os.open(name, flags, _MODE, dir_fd=handle), "wb") as file:
-        yield file
 
 
 def _open_for_writing(folder: Path, path: Path, flags: int) -> int:

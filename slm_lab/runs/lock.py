@@ -34,10 +34,8 @@ class LockedError(LabError):
 def locked(
     path: Path, what: str, *, folder: Path | None = None, patience: float = 0.0
 ) -> Iterator[None]:
-    """Hold the lock `path`, or raise a LockedError that names `what`, after `patience` seconds.
-
-    Below `folder`, by default the folder of the lock, a link is refused with a RunFolderError.
-    """
+    """Hold the lock `path`, or raise a LockedError that names `what`, after `patience` seconds. A
+    link below `folder`, by default the folder of the lock, is refused."""
     folder = folder or path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -49,11 +47,8 @@ def locked(
         return
     try:
         _acquire(descriptor, path, what, patience)
-        owner = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "started": psutil.Process().create_time(),
-        }
+        started = psutil.Process().create_time()
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "started": started}
         _write_owner(descriptor, json.dumps(owner))
         try:
             yield

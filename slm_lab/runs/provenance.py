@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import resource
 import subprocess
 import time
@@ -26,6 +27,7 @@ PACKAGES = ("slm-lab", "torch", "numpy", "gymnasium")
 ENV_PACKAGES = ("envpool", "mujoco", "ale-py", "Box2D")
 PACKAGE_FOLDER = "slm_lab"
 MAX_RECORD_BYTES = 1_000_000
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]  # the folder that holds the package slm_lab
 
 
 def save_spec(
@@ -74,14 +76,8 @@ class RunRecord:
 
 
 @contextmanager
-def recorded_run(
-    path: Path, mode: str, cores: int, *, folder: Path | None = None
-) -> Iterator[RunRecord]:
-    """Add a record to the file `path`; the caller sets its `end`.
-
-    `folder` is the run folder, by default that of the file.
-    """
-    folder = folder or path.parent
+def recorded_run(path: Path, mode: str, cores: int, *, folder: Path) -> Iterator[RunRecord]:
+    """Add a record to the file `path` in a run folder; the caller sets its `end`."""
     this = RunRecord(
         mode=mode,
         git_sha=git_sha(),
@@ -143,7 +139,7 @@ def git_sha() -> str | None:
     if found is not None:
         top, sha = found.splitlines()
         # An installed copy may lie in somebody else's repository, inside its virtual environment.
-        if Path(top) == _root():
+        if Path(top) == PACKAGE_ROOT:
             return sha
     return os.environ.get("SLM_LAB_GIT_SHA")
 
@@ -151,17 +147,15 @@ def git_sha() -> str | None:
 def git_dirty() -> bool | None:
     """Whether the package differs from its commit; other files of the repository may."""
     top = git("rev-parse", "--show-toplevel")
-    if top is None or Path(top) != _root():
+    if top is None or Path(top) != PACKAGE_ROOT:
         return None
     changes = git("status", "--porcelain", "--", PACKAGE_FOLDER)
     return None if changes is None else bool(changes)
 
 
 def is_same_code(*shas: str) -> bool:
-    """Whether these commits hold the same Python code of the package.
-
-    Specs are no code: a run keeps its own. A commit that is not in this repository is different.
-    """
+    """Whether these commits hold the same Python code of the package; one that is not in this
+    repository is different. Specs are no code: a run keeps its own."""
     code = f"{PACKAGE_FOLDER}/*.py"
     return all(git("diff", "--quiet", shas[0], sha, "--", code) is not None for sha in shas)
 
@@ -171,12 +165,22 @@ def git(*arguments: str, root: Path | None = None) -> str | None:
     command = ["git", *arguments]
     try:
         done = subprocess.run(
-            command, cwd=root or _root(), capture_output=True, text=True, check=True, timeout=10
+            command,
+            cwd=root or PACKAGE_ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
         )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
 
 
-def _root() -> Path:
-    return Path(__file__).resolve().parents[2]
+def own_module(spec: Spec) -> Path | None:
+    """The module in the working directory that `env.name: my_module:MyEnv-v0` imports, if any."""
+    module, colon, _ = spec.env.name.partition(":")
+    if not colon or not re.fullmatch(r"\w+(\.\w+)*", module):
+        return None
+    top = module.partition(".")[0]
+    return next((path.resolve() for path in (Path(f"{top}.py"), Path(top)) if path.exists()), None)

@@ -75,10 +75,8 @@ def unfinished_sessions(spec: Spec, layout: RunLayout, trial: int) -> list[int]:
 
 
 def was_killed(layout: RunLayout, trial: int) -> bool:
-    """Whether the last process of the trial died, perhaps before it wrote metrics and graphs.
-
-    Its record is completed last of all.
-    """
+    """Whether the last process of the trial died, perhaps before it wrote metrics and graphs: its
+    record is completed last of all."""
     records = read_run_records(layout.trial_provenance(trial), folder=layout.predir)
     return bool(records) and records[-1].end == "died"
 

@@ -29,8 +29,7 @@ Status = Literal["running", "completed", "stopped", "diverged", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class TrialReport:
-    """The mean over a trial's sessions at a frame; `seconds` is the time the trial has trained,
-    `node` the machine of the cluster it was on."""
+    """The mean over a trial's sessions; `seconds` it has trained, on the machine `node`."""
 
     frame: int
     score: float
@@ -73,10 +72,9 @@ class TrialRecord:
 class Journal:
     """Owns the records of the trials and the file that holds the same."""
 
-    def __init__(self, path: Path, *, folder: Path | None = None) -> None:
-        """`folder` is the run folder, by default the one above that of the journal."""
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._folder = folder or path.parents[1]
+        self._folder = path.parents[1]  # the run folder
         self.records: dict[int, TrialRecord] = {}
         make_folder(self._folder, path.parent)
         if path.exists():
@@ -84,7 +82,7 @@ class Journal:
             whole = text[: text.rfind("\n") + 1]
             if whole != text:  # a kill cut the last line short
                 write_atomic(self._folder, path, whole)
-            _replay(self.records, whole, path)
+            self.records = _replay(whole, path)
 
     def start(self, trial: int, point: Mapping[str, float], values: Mapping[str, Any]) -> None:
         self._write(event="start", trial=trial, point=dict(point), values=dict(values))
@@ -97,9 +95,6 @@ class Journal:
     def end(self, trial: int, status: Status, score: float, reason: str = "") -> None:
         self._write(event="end", trial=trial, status=status, score=score, reason=reason)
 
-    def ranked(self) -> list[TrialRecord]:
-        return best_first(self.records)
-
     def _write(self, **event: Any) -> None:
         assert math.isfinite(event.get("score", 0.0)), "a trial's score is finite"
         with open_for_append(self._folder, self.path) as file:
@@ -109,23 +104,19 @@ class Journal:
 
 def best_first(records: Mapping[int, TrialRecord]) -> list[TrialRecord]:
     """Trials that have ended and can be run again, the highest score first."""
-    ended = [
-        record
-        for record in records.values()
-        if record.status in ("completed", "stopped") and record.score is not None
-    ]
-    return sorted(ended, key=lambda record: (-(record.score or 0.0), record.trial))
+    fit = [r for r in records.values() if r.status in ("completed", "stopped")]
+    ended = [(-r.score, r.trial) for r in fit if r.score is not None]
+    return [records[trial] for _, trial in sorted(ended)]
 
 
-def read_records(path: Path, *, folder: Path) -> dict[int, TrialRecord]:
+def read_records(path: Path) -> dict[int, TrialRecord]:
     """Read the trials of a journal that another process may be writing to."""
-    text = read_text(folder, path, MAX_JOURNAL_BYTES)
+    text = read_text(path.parents[1], path, MAX_JOURNAL_BYTES)
+    return _replay(text[: text.rfind("\n") + 1], path)
+
+
+def _replay(text: str, path: Path) -> dict[int, TrialRecord]:
     records: dict[int, TrialRecord] = {}
-    _replay(records, text[: text.rfind("\n") + 1], path)
-    return records
-
-
-def _replay(records: dict[int, TrialRecord], text: str, path: Path) -> None:
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             _apply(records, json.loads(line))
@@ -134,6 +125,7 @@ def _replay(records: dict[int, TrialRecord], text: str, path: Path) -> None:
                 f"{path}: line {number} is no event of a search ({error!r:.100}). Restore the file "
                 "from a copy, or start another search."
             ) from None
+    return records
 
 
 def _apply(records: dict[int, TrialRecord], event: Mapping[str, Any]) -> None:
@@ -142,9 +134,8 @@ def _apply(records: dict[int, TrialRecord], event: Mapping[str, Any]) -> None:
         case "start":
             records[trial] = TrialRecord(trial, event["point"], event["values"])
         case "report":
-            frame, score, seconds = event["frame"], event["score"], event["seconds"]
-            report = TrialReport(frame, score, seconds, event.get("node", ""))
-            records[trial].reports.append(report)
+            told = event["frame"], event["score"], event["seconds"], event.get("node", "")
+            records[trial].reports.append(TrialReport(*told))
         case "end":
             record = records[trial]
             record.status, record.final_score = event["status"], event["score"]

@@ -143,13 +143,8 @@ def _trial_facts(layout: RunLayout, max_session: int, *, is_running: bool) -> di
     if is_running or score is None:
         score, frame = _progress(layout, sessions)
     status, reason = ("running", "") if is_running else _trial_status(layout, max_session)
-    return {
-        "status": status,
-        "reason": reason,
-        "score": score,
-        "frame": frame,
-        "sessions": len(sessions),
-    }
+    state = {"status": status, "reason": reason}
+    return state | {"score": score, "frame": frame, "sessions": len(sessions)}
 
 
 def _trial_status(layout: RunLayout, max_session: int) -> tuple[Status, str]:
@@ -175,8 +170,8 @@ def _trial_status(layout: RunLayout, max_session: int) -> tuple[Status, str]:
 
 def _sessions_with_checkpoints(layout: RunLayout) -> list[int]:
     pattern = re.compile(rf"{re.escape(layout.trial_name(0))}_s(\d{{1,6}})")
-    names = (path.name for path in listed(layout.predir / "checkpoint"))
-    return sorted(int(match[1]) for name in names if (match := pattern.fullmatch(name)))
+    folders = (pattern.fullmatch(path.name) for path in listed(layout.predir / "checkpoint"))
+    return sorted(int(match[1]) for match in folders if match)
 
 
 def _session_ends(layout: RunLayout) -> dict[int, str]:
@@ -243,7 +238,7 @@ def _search_facts(layout: RunLayout, max_trial: int | None, *, is_running: bool)
 def search_records(layout: RunLayout) -> dict[int, TrialRecord]:
     """The trials of a search; none if the journal cannot be read."""
     try:
-        records = read_records(layout.journal_path(), folder=layout.predir)
+        records = read_records(layout.journal_path())
     except RunFolderError:
         return {}
     return {trial: record for trial, record in records.items() if _is_sane(record)}

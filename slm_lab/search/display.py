@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from loguru import logger
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from slm_lab.runs.search_journal import TrialRecord
 from slm_lab.search.plan import SearchPlan
-from slm_lab.training.console import Throttle, format_value, is_live
+from slm_lab.training.console import Clock, Display, format_value
 
 STYLES = {
     "running": "cyan",
@@ -29,30 +28,14 @@ ROWS_AROUND_TABLE = 8  # heading, rules and the lines above
 Records = Mapping[int, TrialRecord]
 
 
-class SearchDisplay:
+class SearchDisplay(Display):
     """Shows the records of a journal; owns the screen while a search runs."""
 
     def __init__(
-        self,
-        plan: SearchPlan,
-        *,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, plan: SearchPlan, *, console: Console | None = None, clock: Clock = time.monotonic
     ) -> None:
+        super().__init__(console, clock, refresh_per_second=2)
         self._plan = plan
-        self._throttle = Throttle(clock)
-        self._console = console or Console(stderr=True)
-        live = is_live(self._console)
-        self._live = Live(console=self._console, refresh_per_second=2) if live else None
-
-    def __enter__(self) -> SearchDisplay:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
 
     def show(self, records: Records) -> None:
         if self._live:
@@ -60,12 +43,9 @@ class SearchDisplay:
 
     def report(self, records: Records, trial: int) -> None:
         self.show(records)
-        if not self._live and self._throttle.is_due(trial):
-            record = records[trial]
-            logger.info(
-                f"Trial {trial} | frame {record.frame:,} of {self._plan.max_frame:,} | "
-                f"score {_score(record)}"
-            )
+        if not self._live and self._is_due(trial):
+            frame = f"frame {records[trial].frame:,} of {self._plan.max_frame:,}"
+            logger.info(f"Trial {trial} | {frame} | score {_score(records[trial])}")
 
     def ended(self, records: Records, trial: int) -> None:
         self.show(records)
@@ -86,11 +66,8 @@ def trial_table(records: Records, plan: SearchPlan, height: int = 40) -> Table:
     order = sorted(records.values(), key=_rank)
     ended = [record for record in records.values() if not record.is_running]
     stopped = sum(record.status == "stopped" for record in ended)
-    table = Table(
-        title=f"{len(ended)} of {plan.max_trial} trials done, {stopped} of them stopped early",
-        title_justify="left",
-        expand=False,
-    )
+    title = f"{len(ended)} of {plan.max_trial} trials done, {stopped} of them stopped early"
+    table = Table(title=title, title_justify="left", expand=False)
     for heading in ("trial", "status", "frame", "score"):
         table.add_column(heading, justify="left" if heading == "status" else "right")
     for dim in plan.space:

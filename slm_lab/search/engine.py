@@ -8,14 +8,17 @@ finds, and may be seconds behind.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.search_journal import Journal
+from slm_lab.runs.search_journal import Status, TrialReport
 from slm_lab.search.display import SearchDisplay
 from slm_lab.search.plan import SearchPlan
 from slm_lab.search.ray_setup import (
+    ASHAScheduler,
+    FIFOScheduler,
     Searcher,
     check_local_fit,
     quiet,
@@ -23,59 +26,131 @@ from slm_lab.search.ray_setup import (
     trial_resources,
     tune,
 )
-from slm_lab.search.sampler import make_sampler
-from slm_lab.search.scheduler import make_scheduler, trial_name
-from slm_lab.search.state import SearchState, TrialListener
+from slm_lab.search.run import SearchReporter
+from slm_lab.search.space import make_sampler, values_at
 from slm_lab.search.worker import SearchJob, TrialWorker
-from slm_lab.spec import Spec
-from slm_lab.training.options import RunOptions
+from slm_lab.spec import SpecError
 
+GIVE_UP_AFTER = 3  # trials that fail before any trial has a score: the rest would fail as well
 RESTARTS = 1  # of a trial whose process or node dies, from its checkpoint
 
 
-class AllTrialsFailed(RuntimeError):
-    """The first trials all failed."""
+class SearchState:
+    """Journal, sampler and scheduler of a running search: every event passes through here, so that
+    they and the reporter agree on what happened."""
+
+    def __init__(
+        self, plan: SearchPlan, reporter: SearchReporter, floor: float, stop: Callable[[], bool]
+    ) -> None:
+        self.plan, self.reporter, self.journal = plan, reporter, reporter.journal
+        self.floor, self._should_stop = floor, stop
+        self.stop_file = reporter.layout.search_dir() / "stop"
+        assert reporter.spec.meta.random_seed is not None
+        self.sampler = make_sampler(plan, reporter.spec.meta.random_seed)
+        self.scheduler = make_scheduler(plan)
+        self.display = SearchDisplay(plan)
+        self.failure = ""  # why the first trials all failed
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        # Tune pickles its callbacks for a restore that is never used, and they hold this state.
+        return str, ("a search lives in one process",)
+
+    def replay(self) -> None:
+        """Bring a new sampler and a new scheduler to where the journal is."""
+        records = self.journal.records
+        for trial, record in records.items():
+            self.sampler.replay(trial, record.point)
+        for record in list(records.values()):
+            overdue = False
+            for report in record.reports:
+                result = {"frame": report.frame, "score": report.score}
+                overdue |= self.scheduler.replay(record.trial, result)
+            if record.is_running and overdue:  # stopped, but killed before that was written
+                self.end(record.trial, "stopped", record.score)
+            elif not record.is_running:
+                assert record.score is not None
+                self.sampler.tell(record.trial, record.score)
+        self.display.show(records)
+
+    def unfinished(self) -> list[int]:
+        return [trial for trial, record in self.journal.records.items() if record.is_running]
+
+    def new_trial(self) -> int | None:
+        """The index of the next trial, with its point drawn and journalled; None after the last."""
+        trial = len(self.journal.records)
+        if trial >= self.plan.max_trial:
+            return None
+        point = self.sampler.ask(trial)
+        self.journal.start(trial, point, values_at(self.plan.space, point))
+        return trial
+
+    def announce(self, trial: int) -> None:
+        record = self.journal.records[trial]
+        try:
+            spec = self.reporter.spec.with_values(record.values)
+        except SpecError:
+            return  # the trial itself fails with what is wrong with its values
+        self.reporter.trial_started(record, spec)
+        self.display.show(self.journal.records)
+
+    def report(self, trial: int, result: Mapping[str, Any]) -> None:
+        if not (result["interrupted"] or result["failed"]):
+            told = {name: result[name] for name in ("frame", "score", "seconds", "node")}
+            self.journal.report(trial, TrialReport(**told))
+            self.display.report(self.journal.records, trial)
+
+    def conclude(self, trial: int, result: Mapping[str, Any] | None) -> None:
+        """Record how a trial ended; without a result its process died."""
+        if result is None:
+            self.end(trial, "failed", self.floor, "its process died")
+        elif result["failed"]:
+            self.end(trial, "failed", self.floor, result["failed"])
+        elif result["diverged"]:
+            self.end(trial, "diverged", self.floor, result["diverged"])
+        elif result["frame"] >= self.plan.max_frame:
+            self.end(trial, "completed", result["score"])
+        elif not result["interrupted"]:
+            self.end(trial, "stopped", result["score"])
+
+    def end(self, trial: int, status: Status, score: float | None, reason: str = "") -> None:
+        final = self.floor if score is None else score
+        self.journal.end(trial, status, final, reason)
+        self.sampler.tell(trial, final)
+        records = self.journal.records
+        self.reporter.trial_ended(records[trial])
+        self.display.ended(records, trial)
+        if all(record.status == "failed" or not record.reports for record in records.values()):
+            failed = [record for record in records.values() if record.status == "failed"]
+            if len(failed) >= min(GIVE_UP_AFTER, self.plan.max_trial):
+                self.failure = failed[0].reason
+
+    def must_stop(self) -> bool:
+        """Whether the search has to end now; trials on any node learn it from the stop file."""
+        stop = bool(self.failure) or self._should_stop()
+        if stop and not self.stop_file.exists():
+            self.stop_file.touch()
+        return stop
 
 
 def run_trials(
-    spec: Spec,
-    plan: SearchPlan,
-    layout: RunLayout,
-    journal: Journal,
-    options: RunOptions,
-    *,
-    floor: float,
-    listener: TrialListener,
-    should_stop: Callable[[], bool],
-) -> None:
+    plan: SearchPlan, reporter: SearchReporter, floor: float, should_stop: Callable[[], bool]
+) -> str:
     """Run every trial of the plan that the journal does not show as ended.
 
     Returns when all are done or `should_stop` says so. Unfinished trials are then on disk, and
-    another call continues them.
+    another call continues them. If the first trials all failed, the text says why.
     """
+    layout, options = reporter.layout, reporter.options
     check_local_fit(plan, options.ray_address)
-    stop_file = layout.search_dir() / "stop"
-    stop_file.unlink(missing_ok=True)
-    assert spec.meta.random_seed is not None
-    state = SearchState(
-        spec,
-        plan,
-        journal,
-        make_sampler(plan, spec.meta.random_seed),
-        make_scheduler(plan),
-        SearchDisplay(plan),
-        listener,
-        should_stop,
-        floor,
-        stop_file,
-    )
+    state = SearchState(plan, reporter, floor, should_stop)
+    state.stop_file.unlink(missing_ok=True)
     state.replay()
-    if not state.has_work:
-        return
+    if not state.unfinished() and len(state.journal.records) >= plan.max_trial:
+        return ""
     job = SearchJob(
-        spec=spec,
+        spec=reporter.spec,
         predir=str(layout.predir.resolve()),
-        stop_file=str(stop_file.resolve()),
+        stop_file=str(state.stop_file.resolve()),
         options=options,
         rounds=plan.rounds(),
         rungs=plan.rungs(),
@@ -85,11 +160,10 @@ def run_trials(
         tuner = _tuner(state, job, layout)
         with quiet():
             tuner.fit()
-    stop_file.unlink(missing_ok=True)
+    state.stop_file.unlink(missing_ok=True)
     # Nothing reads Tune's own files: the journal has it all.
     shutil.rmtree(layout.search_dir() / "tune", ignore_errors=True)
-    if state.failure:
-        raise AllTrialsFailed(state.failure)
+    return state.failure
 
 
 def _tuner(state: SearchState, job: SearchJob, layout: RunLayout) -> Any:
@@ -140,10 +214,7 @@ class _TrialSource(Searcher):  # type: ignore[misc]  # ray publishes no types
         self._state.conclude(self._trial_of[trial_id], None if error else result)
 
     def save(self, checkpoint_path: str) -> None:
-        """Save nothing: the journal has it."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing: the journal has it."""
+        """Save nothing: the journal has it all."""
 
 
 class _ReportCallback(tune.Callback):  # type: ignore[misc]
@@ -165,3 +236,58 @@ class _Stopper(tune.Stopper):  # type: ignore[misc]
 
     def stop_all(self) -> bool:
         return self._state.must_stop()
+
+
+def make_scheduler(plan: SearchPlan) -> NoEarlyStopping | ReplayableAsha:
+    if plan.halving is None:
+        return NoEarlyStopping()
+    return ReplayableAsha(
+        time_attr="frame",
+        metric="score",
+        mode="max",
+        max_t=plan.max_frame,
+        grace_period=plan.halving.grace_period,
+        reduction_factor=plan.halving.reduction_factor,
+    )
+
+
+def trial_name(trial: Any) -> str:
+    return f"t{trial.config['trial']}"
+
+
+class NoEarlyStopping(FIFOScheduler):  # type: ignore[misc]  # ray publishes no types
+    """Every trial runs to its end."""
+
+    def replay(self, trial: int, result: Mapping[str, Any]) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _AshaTrial:
+    """A trial as ASHA sees it. Tune draws new ids at each start; the rungs remember this one."""
+
+    trial_id: str
+
+
+class ReplayableAsha(ASHAScheduler):  # type: ignore[misc]
+    """Ray's ASHA, in which a trial keeps its id from one start of the search to the next."""
+
+    def replay(self, trial: int, result: Mapping[str, Any]) -> bool:
+        """Process a report from the journal; True if ASHA stops the trial there."""
+        known = _AshaTrial(f"t{trial}")
+        if known.trial_id not in self._trial_info:
+            super().on_trial_add(None, known)
+        return bool(super().on_trial_result(None, known, dict(result)) == self.STOP)
+
+    def on_trial_add(self, controller: Any, trial: Any) -> None:
+        if trial_name(trial) not in self._trial_info:
+            super().on_trial_add(controller, _AshaTrial(trial_name(trial)))
+
+    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
+        return super().on_trial_result(controller, _AshaTrial(trial_name(trial)), result)
+
+    def on_trial_complete(self, controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        super().on_trial_complete(controller, _AshaTrial(trial_name(trial)), result)
+
+    def on_trial_remove(self, controller: Any, trial: Any) -> None:
+        super().on_trial_remove(controller, _AshaTrial(trial_name(trial)))

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from loguru import logger
+
+from slm_lab.runs.layout import RunLayout
 from slm_lab.search.space import Dimension, dimensions
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.error import did_you_mean
 from slm_lab.training.executors.local import available_cores
+from slm_lab.training.options import RunOptions
 
 REPORTS = 20  # of a trial that runs to its end, besides those at its rungs
 TRIALS_PER_DIMENSION = 3, 4  # recommended by the docs
-_HALVING_KEYS = ("grace_period", "reduction_factor")
-_RESOURCE_KEYS = ("cpu", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ def plan_search(spec: Spec) -> SearchPlan:
         example = '"search": {"agent.algorithm.gamma__uniform": [0.95, 0.999]}'
         problems.append(Problem("search", f"missing; a search needs a block such as {example}"))
     halving = _halving(spec, problems)
-    resources = _resources(spec.meta.search_resources, problems)
+    resources = _resources(spec, problems)
     sampler, max_trial = spec.meta.search_sampler, spec.meta.max_trial
     if sampler == "grid" and space:
         max_trial = _grid_trials(space, max_trial, problems)
@@ -111,15 +116,13 @@ def plan_search(spec: Spec) -> SearchPlan:
 
 
 def _halving(spec: Spec, problems: list[Problem]) -> Halving | None:
-    given = spec.meta.search_scheduler
-    if not given:
+    if not spec.meta.search_scheduler:
         return None
-    path = "meta.search_scheduler"
-    _refuse_unknown(given, _HALVING_KEYS, path, "key for ASHA", problems)
-    grace = _number(given, "grace_period", path, problems, default=None)
-    factor = _number(given, "reduction_factor", path, problems, default=3)
-    if grace is None or factor is None:
+    path, keys = "meta.search_scheduler", {"grace_period": None, "reduction_factor": 3}
+    given = _numbers(spec.meta.search_scheduler, keys, path, "key for ASHA", problems)
+    if len(given) < len(keys):
         return None
+    grace, factor = given.values()
     first_row, last = spec.meta.log_frequency, spec.env.max_frame
     if not min(first_row, last) <= grace <= last:
         bounds = f"meta.log_frequency = {first_row} to env.max_frame = {last}"
@@ -131,35 +134,37 @@ def _halving(spec: Spec, problems: list[Problem]) -> Halving | None:
     return Halving(int(grace), factor)
 
 
-def _resources(given: Mapping[str, Any], problems: list[Problem]) -> dict[str, float]:
-    path = "meta.search_resources"
-    _refuse_unknown(given, _RESOURCE_KEYS, path, "resource", problems)
-    cpu = _number(given, "cpu", path, problems, default=1)
-    gpu = _number(given, "gpu", path, problems, default=0)
-    if cpu is not None and cpu <= 0:
-        problems.append(Problem(f"{path}.cpu", f"found {cpu:g}; expected more than 0"))
-    if gpu is not None and gpu < 0:
-        problems.append(Problem(f"{path}.gpu", f"found {gpu:g}; expected 0 or more"))
-    return {"cpu": cpu or 1, "gpu": gpu or 0}
+def _resources(spec: Spec, problems: list[Problem]) -> dict[str, float]:
+    path, defaults = "meta.search_resources", {"cpu": 1, "gpu": 0}
+    given = _numbers(spec.meta.search_resources, defaults, path, "resource", problems)
+    resources = defaults | given
+    if resources["cpu"] <= 0:
+        problems.append(Problem(f"{path}.cpu", f"found {given['cpu']:g}; expected more than 0"))
+    if resources["gpu"] < 0:
+        problems.append(Problem(f"{path}.gpu", f"found {given['gpu']:g}; expected 0 or more"))
+    return resources
 
 
-def _refuse_unknown(
-    given: Mapping[str, Any], known: tuple[str, ...], path: str, what: str, problems: list[Problem]
-) -> None:
-    for key in given.keys() - set(known):
-        message = f"unknown {what}. {did_you_mean(key, known)}"
+def _numbers(
+    given: Mapping[str, Any],
+    defaults: Mapping[str, float | None],
+    path: str,
+    what: str,
+    problems: list[Problem],
+) -> dict[str, float]:
+    """The numbers of a block of a spec, in the order of `defaults`; anything else is a problem."""
+    for key in given.keys() - defaults.keys():
+        message = f"unknown {what}. {did_you_mean(key, tuple(defaults))}"
         problems.append(Problem(f"{path}.{key}", message))
-
-
-def _number(
-    tree: Mapping[str, Any], key: str, path: str, problems: list[Problem], *, default: float | None
-) -> float | None:
-    value = tree.get(key, default)
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return value
-    found = "missing" if value is None else f"found {value!r}"
-    problems.append(Problem(f"{path}.{key}", f"{found}; expected a number"))
-    return None
+    numbers = {}
+    for key, default in defaults.items():
+        value = given.get(key, default)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            numbers[key] = value
+        else:
+            found = "missing" if value is None else f"found {value!r}"
+            problems.append(Problem(f"{path}.{key}", f"{found}; expected a number"))
+    return numbers
 
 
 def _grid_trials(
@@ -213,6 +218,27 @@ def describe_search(spec: Spec, speed: float) -> str:
         "of one session measured now, not compiled"
     )
     return "\n".join(lines)
+
+
+def measure_speed(spec: Spec, seconds: float = 4.0) -> float:
+    """Frames per second of one session in this process, not compiled; no files are kept."""
+    from slm_lab.training.session import Session  # torch is slow to import
+    from slm_lab.training.threads import set_threads
+
+    spec = spec.with_values({"meta.compile": "off", "meta.random_seed": 0})
+    options = RunOptions(mode="search")
+    set_threads(spec, options)
+    logger.disable("slm_lab")
+    with TemporaryDirectory() as folder, ExitStack() as afterwards:
+        afterwards.callback(logger.enable, "slm_lab")
+        layout = RunLayout.create(spec.name, "speed", folder)
+        end = time.monotonic() + seconds
+        session = Session(spec, layout, 0, 0, options, should_stop=lambda: time.monotonic() > end)
+        afterwards.callback(session.close)
+        began = time.monotonic()
+        end = began + seconds
+        session.advance()
+        return session.frame / (time.monotonic() - began)
 
 
 def _duration(seconds: float) -> str:

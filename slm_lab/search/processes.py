@@ -54,10 +54,8 @@ def clear_remains(search_dir: Path) -> None:
 
 
 def stop_searches(data_dir: Path) -> list[Path]:
-    """End the searches that run below a data folder, and what they started; returns their folders.
-
-    A search ends as after Ctrl-C, and can be resumed.
-    """
+    """End the searches below a data folder as Ctrl-C does, and what they started; returns their
+    folders."""
     stopped = []
     for file in sorted(data_dir.glob(f"*/ray_tune/{FILE}")):
         try:

@@ -9,16 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from slm_lab.runs.provenance import PACKAGE_ROOT
 from slm_lab.search.plan import SearchPlan
 from slm_lab.search.processes import clear_remains, forget_processes, remember_processes
 from slm_lab.spec import Problem, SpecError
-from slm_lab.training.executors.local import available_cores
-from slm_lab.training.executors.ray_cluster import (
-    QUIET,
-    cluster_ready,
-    package_root,
-    signals_kept,
-)
+from slm_lab.training.executors.local import available_cores, signals_kept
+from slm_lab.training.executors.ray_cluster import QUIET, cluster_ready
 from slm_lab.training.executors.ray_cluster import ray as ray
 
 # Tune reads these when it is imported. It shall write no tables and no files of its own, leave
@@ -106,9 +102,10 @@ def _check_fit(wanted: Mapping[str, float], nodes: list[dict[str, float]]) -> No
 def _code_on_path() -> Iterator[None]:
     """Let new processes import the slm_lab that runs here, also when it is a checkout."""
     before = os.environ.get("PYTHONPATH")
-    root = package_root()
-    if root.name not in ("site-packages", "dist-packages"):
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *([before] if before else [])])
+    if PACKAGE_ROOT.name not in ("site-packages", "dist-packages"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            [str(PACKAGE_ROOT), *([before] if before else [])]
+        )
     try:
         yield
     finally:

@@ -2,25 +2,17 @@
 
 options.py      options of a run that are not in the spec
 trial.py        run all sessions of a trial, through an executor of executors/
-workers.py      `meta.distributed`: what connects workers that train one set of nets
 distributed.py  `meta.distributed`: exchange the nets' state, in the worker
 session.py      one seed: envs, agent, loop, recorder; its whole state
-loop.py         act, step, observe, update; the evaluation between
+loop.py         act, step, observe, update; play whole episodes without learning
 seeding.py      random streams from one seed
 threads.py      threads of a session
 
 recorder.py     metrics of a session, in its CSV and in TensorBoard
-curve_row.py    one row of these metrics
-tensorboard_sink.py, wandb_sink.py   the metrics in TensorBoard and in Weights & Biases
+sinks.py        the metrics in TensorBoard and in Weights & Biases
 console.py      log files, and progress at the terminal
-profiler.py     `--profile`
-viewer.py       `--render`
+watchers.py     `--render` and `--profile`
 
-saving.py       when a session saves, and what; resuming
-models.py       trained nets as plain state dicts
-checkpoint.py   a session's state as a folder
-state_tree.py   a state as JSON and arrays
-ring_chunks.py  the rows of a replay, shared by successive checkpoints
-
-lifetime.py     processes that end with their parent
+saving.py       when a session saves, and what; resuming; trained nets as plain state dicts
+checkpoint.py   a session's state as a folder of JSON, arrays and rows of a replay
 """

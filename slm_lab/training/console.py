@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from loguru import logger
 from rich import progress as bar
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LOG_FORMAT = (
     "{time:YYYY-MM-DD HH:mm:ss} | {level} | PID:{process} | {module}:{function} | {message}"
 )
+Clock = Callable[[], float]
 PLAIN_INTERVAL = 5.0  # seconds between two lines of one session when there is no terminal
 
 
@@ -74,8 +75,7 @@ class LogFile:
     def is_open(self) -> bool:
         return self._file is not None
 
-    def stop(self) -> None:
-        """Called by loguru when the sink is removed."""
+    def stop(self) -> None:  # called by loguru when the sink is removed
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()
@@ -91,18 +91,12 @@ _process_log: LogFile | None = None  # a part of the process's logging, as logur
 
 
 def setup_logging(
-    log_path: Path,
-    level: str = "INFO",
-    *,
-    stderr_level: str | None = None,
-    folder: Path | None = None,
+    path: Path, level: str = "INFO", *, stderr_level: str | None = None, folder: Path | None = None
 ) -> None:
-    """Send this process's log to a file, and to stderr from `stderr_level` (default: `level`).
-
-    A session whose trial owns the screen sets "WARNING", so that its checkpoints stay in its file.
-    """
+    """Send this process's log to a file, and to stderr from `stderr_level` (default: `level`):
+    "WARNING" for a session whose trial owns the screen."""
     global _process_log
-    log_file = _process_log = LogFile(log_path, folder)
+    log_file = _process_log = LogFile(path, folder)
     logger.remove()
     logger.add(log_file, format=LOG_FORMAT, level=level.upper())
     logger.add(_write_stderr, format=LOG_FORMAT, level=(stderr_level or level).upper())
@@ -121,10 +115,8 @@ def setup_run_log(log_path: Path, folder: Path, stderr_level: str) -> None:
 
 @contextmanager
 def session_log(log_path: Path, folder: Path, session: int | None = None) -> Iterator[None]:
-    """Keep a log file for a session that shares the process, and so the log, of its trial.
-
-    If several sessions share it, `session` is the index that lines of this one are logged with.
-    """
+    """Keep a log file for a session that shares the process of its trial. If several do, `session`
+    is the index that lines of this one are logged with."""
     handler = logger.add(
         LogFile(log_path, folder),
         format=LOG_FORMAT,
@@ -173,33 +165,36 @@ def format_value(key: str, value: float) -> str:
     return f"{value:g}" if float(value).is_integer() else f"{value:.4g}"
 
 
-def is_live(console: Console) -> bool:
-    """Whether rows can be redrawn in place, as on a terminal."""
-    return console.is_terminal and not console.is_dumb_terminal
+class Display:
+    """A screen that is redrawn in place, where that is possible, or a few plain lines."""
 
+    def __init__(self, console: Console | None, clock: Clock, refresh_per_second: int) -> None:
+        self._console = console = console or Console(stderr=True)
+        is_live = console.is_terminal and not console.is_dumb_terminal
+        live = Live(console=console, refresh_per_second=refresh_per_second)
+        self._live, self._clock = live if is_live else None, clock
+        self._shown: dict[int, float] = {}  # kind of line: when the last was let through
 
-class Throttle:
-    """Lets one line of each kind through every `PLAIN_INTERVAL` seconds."""
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._last: dict[int, float] = {}
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
 
-    def is_due(self, kind: int, *, always: bool = False) -> bool:
+    def _is_due(self, kind: int, *, always: bool = False) -> bool:
+        """Whether to show a line: one of each kind every `PLAIN_INTERVAL` seconds."""
         now = self._clock()
-        if not always and now - self._last.get(kind, -math.inf) < PLAIN_INTERVAL:
+        if not always and now - self._shown.get(kind, -math.inf) < PLAIN_INTERVAL:
             return False
-        self._last[kind] = now
+        self._shown[kind] = now
         return True
 
 
-class TrialDisplay:
-    """Shows the progress of a trial's sessions on stderr, live or as plain lines.
-
-    with TrialDisplay(trial=0, max_session=4) as display:
-        display.update(progress)
-        display.finish(session, "Session 0 done")
-    """
+class TrialDisplay(Display):
+    """Shows the progress of a trial's sessions on stderr: a live bar for each, or plain lines."""
 
     def __init__(
         self,
@@ -207,49 +202,10 @@ class TrialDisplay:
         max_session: int,
         *,
         console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
+        super().__init__(console, clock, refresh_per_second=4)
         self._trial = trial
-        self._throttle = Throttle(clock)
-        console = console or Console(stderr=True)
-        self._rows = _Rows(trial, max_session, console) if is_live(console) else None
-
-    def __enter__(self) -> TrialDisplay:
-        if self._rows:
-            self._rows.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._rows:
-            self._rows.live.stop()
-
-    def update(self, progress: Progress) -> None:
-        if self._rows:
-            self._rows.update(progress)
-        elif self._throttle.is_due(progress.session, always=progress.frame >= progress.max_frame):
-            logger.info(self._plain_line(progress))
-
-    def finish(self, session: int, text: str) -> None:
-        """Log how a session ended; its row stays as it is."""
-        logger.info(f"Trial {self._trial} session {session} | {text}")
-
-    def _plain_line(self, progress: Progress) -> str:
-        parts = (
-            f"Trial {self._trial} session {progress.session}",
-            f"frame {progress.frame:,} of {progress.max_frame:,} "
-            f"({progress.frame / progress.max_frame:.0%})",
-            f"{progress.fps:,.0f} frames/s",
-            f"total_reward_ma {format_value('total_reward_ma', progress.total_reward_ma)}",
-            f"best {format_value('total_reward_ma', progress.best)}",
-            progress.profile,
-        )
-        return " | ".join(part for part in parts if part)
-
-
-class _Rows:
-    """A live progress bar per session, and below them where the time goes."""
-
-    def __init__(self, trial: int, max_session: int, console: Console) -> None:
         self._bars = bar.Progress(
             bar.TextColumn("{task.description}"),
             bar.BarColumn(bar_width=None),
@@ -258,26 +214,42 @@ class _Rows:
             bar.TextColumn("reward {task.fields[reward]}", justify="right"),
             bar.TextColumn("best {task.fields[best]}", justify="right"),
             bar.TimeRemainingColumn(),
-            console=console,
+            console=self._console,
             expand=True,
         )
-        self._tasks = {
-            session: self._bars.add_task(
-                f"t{trial} s{session}", total=None, fps="starting", reward="-", best="-"
-            )
-            for session in range(max_session)
-        }
-        self._profile = Text("", style="dim")
-        self.live = Live(Group(self._bars, self._profile), console=console, refresh_per_second=4)
+        unknown: dict[str, Any] = {"total": None, "fps": "starting", "reward": "-", "best": "-"}
+        self._tasks = [self._bars.add_task(f"t{trial} s{s}", **unknown) for s in range(max_session)]
+        self._profile = Text("", style="dim")  # below the bars: where the time goes
+        if self._live:
+            self._live.update(Group(self._bars, self._profile))
 
     def update(self, progress: Progress) -> None:
-        self._bars.update(
-            self._tasks[progress.session],
-            completed=progress.frame,
-            total=progress.max_frame,
-            fps=f"{progress.fps:,.0f} frames/s",
-            reward=format_value("total_reward_ma", progress.total_reward_ma),
-            best=format_value("total_reward_ma", progress.best),
+        reward, best = (
+            format_value("total_reward_ma", score)
+            for score in (progress.total_reward_ma, progress.best)
         )
-        if progress.profile:
-            self._profile.plain = progress.profile
+        if self._live:
+            self._bars.update(
+                self._tasks[progress.session],
+                completed=progress.frame,
+                total=progress.max_frame,
+                fps=f"{progress.fps:,.0f} frames/s",
+                reward=reward,
+                best=best,
+            )
+            self._profile.plain = progress.profile or self._profile.plain
+        elif self._is_due(progress.session, always=progress.frame >= progress.max_frame):
+            parts = (
+                f"Trial {self._trial} session {progress.session}",
+                f"frame {progress.frame:,} of {progress.max_frame:,} "
+                f"({progress.frame / progress.max_frame:.0%})",
+                f"{progress.fps:,.0f} frames/s",
+                f"total_reward_ma {reward}",
+                f"best {best}",
+                progress.profile,
+            )
+            logger.info(" | ".join(part for part in parts if part))
+
+    def finish(self, session: int, text: str) -> None:
+        """Log how a session ended; its row stays as it is."""
+        logger.info(f"Trial {self._trial} session {session} | {text}")

@@ -18,21 +18,19 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from slm_lab.agent.agent import Algorithm
-from slm_lab.agent.learning.learner import Learner, State
-from slm_lab.agent.learning.parallel_learners import ParallelLearners
+from slm_lab.agent.learning.learner import State
 from slm_lab.runs.checkpoint_manifest import CheckpointError
-from slm_lab.training.checkpoint import read_checkpoint
-from slm_lab.training.state_tree import check_fits
-from slm_lab.training.workers import SharedNets
+from slm_lab.training.checkpoint import check_fits, read_checkpoint
+from slm_lab.training.executors.local import SharedNets
 from slm_lab.types import Metrics
 
 _ALIGNMENT = 64  # bytes; any dtype may then view its part
@@ -57,14 +55,14 @@ class Exchange:
         *,
         join: bool = True,
     ) -> None:
-        self._file, self._synced = shared.file, shared.synced
+        self._shared = shared
         self._here, self._trained, self._targets = state, trained, targets
         self._targets_kept = targets_kept
-        with self._file.locked():
+        with self._shared.locked():
             size = _HEADER_BYTES + 2 * _size(state)
-            if os.fstat(self._file.descriptor).st_size < size:
-                os.ftruncate(self._file.descriptor, size)
-            memory = mmap.mmap(self._file.descriptor, size)
+            if os.fstat(self._shared.descriptor).st_size < size:
+                os.ftruncate(self._shared.descriptor, size)
+            memory = mmap.mmap(self._shared.descriptor, size)
         # 0 before the first state is there, else which of the two copies is the whole one; and the
         # turns taken so far, by all workers.
         header = torch.frombuffer(memory, dtype=torch.int64, count=2)
@@ -79,7 +77,7 @@ class Exchange:
 
     def join(self, turns: int = 0) -> None:
         """Take the shared nets; the first worker gives its own, after `turns` updates, instead."""
-        with self._file.locked():
+        with self._shared.locked():
             if self._current.item() == 0:
                 self._turns.fill_(turns)
                 self._give()
@@ -89,8 +87,8 @@ class Exchange:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Take the shared state on entry, and share what was learned on exit."""
-        if self._synced:
-            with self._file.locked():
+        if self._shared.synced:
+            with self._shared.locked():
                 self._take()
                 yield
                 self._give()
@@ -161,6 +159,8 @@ class SharedAlgorithm:
 
     def __init__(self, algorithm: Algorithm, shared: SharedNets, *, join: bool = True) -> None:
         self._algorithm = algorithm
+        self.modules, self.learner = algorithm.modules, algorithm.learner
+        self.to_env = algorithm.to_env
         self._exchange = Exchange(
             shared,
             algorithm.learner.shared_state,
@@ -172,21 +172,9 @@ class SharedAlgorithm:
         self._turns = 0  # that the nets restored here have seen
         self._workers = shared.workers
 
-    @property
-    def modules(self) -> Mapping[str, nn.Module]:
-        return self._algorithm.modules
-
-    @property
-    def learner(self) -> Learner | ParallelLearners:
-        return self._algorithm.learner
-
-    @property
-    def act(self) -> Callable[..., Tensor]:
-        return self._act
-
-    @property
-    def to_env(self) -> Callable[[Tensor], Tensor]:
-        return self._algorithm.to_env
+    def act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
+        # Schedules count the frames of all workers, who are about as far as this one.
+        return self._algorithm.act(obs, frame=frame * self._workers, explore=explore)
 
     @property
     def evaluated(self) -> Sequence[Tensor]:
@@ -227,7 +215,3 @@ class SharedAlgorithm:
                 self._turns = int(state["turns"])
                 self.learner.load_state_dict(state["learner"])
         self._exchange.join(self._turns)
-
-    def _act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
-        # Schedules count the frames of all workers, who are about as far as this one.
-        return self._algorithm.act(obs, frame=frame * self._workers, explore=explore)

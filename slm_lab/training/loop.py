@@ -1,15 +1,22 @@
-"""The whole RL loop: act, step, observe, update."""
+"""The whole RL loop: act, step, observe, update. And play, which does not learn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from slm_lab.agent.agent import Agent
 from slm_lab.env.vector import VectorEnv
 from slm_lab.types import Metrics, on_host
+
+Watchers = Sequence[Callable[[], None]]  # called after every step
+
+PARALLEL = 16  # envs at once: acting costs about the same for a few rows as for one
+AFTER_TRAINING = 2**62  # a frame at which every schedule, such as that of epsilon, has ended
 
 
 @dataclass(slots=True)
@@ -20,6 +27,10 @@ class Clock:
     opt_step: int = 0
     updates: int = 0
     seconds: float = 0.0
+
+    @property
+    def frames_per_second(self) -> float:
+        return self.frame / max(self.seconds, 1e-9)
 
 
 @dataclass(slots=True)
@@ -44,12 +55,16 @@ class Loop:
     metrics: Metrics | None = None  # of the latest update
     has_begun: bool = False
 
+    @property
+    def is_over(self) -> bool:
+        return self.clock.frame >= self.max_frame
+
     def run(
         self,
         checkpoint: Callable[[], None],
         every: int,
         should_stop: Callable[[], bool],
-        after_step: Callable[[], None] | None = None,
+        watchers: Watchers = (),
         until: int | None = None,
         save_if_due: Callable[[float], bool] | None = None,
     ) -> None:
@@ -85,32 +100,31 @@ class Loop:
             profile.learn += learned - stepped
             clock.seconds += learned - now
             now = learned
-            if after_step is not None:
-                after_step()
-                now = perf_counter()
-                profile.other += now - learned
-                clock.seconds += now - learned
+            if watchers:
+                for watch in watchers:
+                    watch()
+                now = self._other_since(now)
             if clock.frame >= next_checkpoint or clock.frame >= max_frame:
                 next_checkpoint += every
-                began = now
                 checkpoint()
-                now = perf_counter()
-                profile.other += now - began
-                clock.seconds += now - began
+                now = self._other_since(now)
             if save_if_due is not None and save_if_due(now):
-                began = now
-                now = perf_counter()
-                profile.other += now - began
-                clock.seconds += now - began
+                now = self._other_since(now)
+
+    def _other_since(self, began: float) -> float:
+        """Count the time since `began`, which was neither acting, env nor learning."""
+        now = perf_counter()
+        self.profile.other += now - began
+        self.clock.seconds += now - began
+        return now
 
     def state_dict(self) -> dict[str, Any]:
         """Counters, and the latest metrics: rows of the curve repeat them until the next update."""
-        metrics = self.metrics and {**self.metrics.values}
         return {
             "has_begun": self.has_begun,
             "clock": asdict(self.clock),
             "profile": asdict(self.profile),
-            "metrics": metrics,
+            "metrics": self.metrics and {**self.metrics.values},
             "obs": on_host(self.env.obs).copy(),
         }
 
@@ -120,3 +134,49 @@ class Loop:
         self.profile = Profile(**state["profile"])
         metrics = state["metrics"]
         self.metrics = None if metrics is None else Metrics(metrics, opt_steps=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """Raw returns and lengths in steps, one of each per episode."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+
+
+def play(
+    agent: Agent, env: VectorEnv, episodes: int, *, explore: bool = False, watchers: Watchers = ()
+) -> Episodes:
+    """Play exactly `episodes`, from a fresh reset.
+
+    Env 0 plays episodes 0, num_envs, ...: which env plays how many is fixed before the first step,
+    as counting whichever end first would favour short ones. With `explore`, actions are drawn as
+    at the end of training.
+    """
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, np.int64)
+    number = np.arange(env.num_envs)  # of the episode that each env plays
+    running, steps = np.zeros(env.num_envs), np.zeros(env.num_envs, np.int64)
+    obs = env.reset()
+    recurrent_state = agent.initial_recurrent_state(env.num_envs)  # apart from that of training
+    while number.min() < episodes:
+        action = agent.act(
+            obs, frame=AFTER_TRAINING, explore=explore, recurrent_state=recurrent_state
+        )
+        transition = env.step(agent.env_action(action))
+        agent.advance(recurrent_state, transition)
+        obs = transition.obs
+        running += transition.reward
+        steps += 1
+        for slot in np.flatnonzero(transition.episode_end):
+            if number[slot] < episodes:
+                returns[number[slot]], lengths[number[slot]] = running[slot], steps[slot]
+            number[slot] += env.num_envs
+            running[slot] = steps[slot] = 0
+        for watch in watchers:
+            watch()
+    return Episodes(tuple(returns.tolist()), tuple(lengths.tolist()))
+
+
+def evaluate(agent: Agent, env: VectorEnv) -> float:
+    """Mean return of one episode per env, acting greedily."""
+    return float(np.mean(play(agent, env, env.num_envs).returns))

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from loguru import logger
 
-from slm_lab.runs.files import (
-    MAX_TABLE_BYTES,
-    open_for_append,
-    read_bytes,
-    replacing,
-    write_or_warn,
-)
+from slm_lab.runs import files
+from slm_lab.runs.files import open_for_append, replacing
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec.run_folder import RunFolderError
-from slm_lab.training.tensorboard_sink import TensorboardSink
+from slm_lab.training.sinks import TensorboardSink
 
 BASE_COLUMNS = (
     "total_reward",
@@ -62,10 +57,8 @@ class Recorder:
         self._sinks = (TensorboardSink(layout, trial, session), *sinks)
 
     def record(self, row: Mapping[str, float], details: Mapping[str, float] | None = None) -> bool:
-        """Add a training row; True if its moving average equals or beats the best so far.
-
-        `details` go to the sinks, not to the CSV. A second row at a frame replaces the first.
-        """
+        """Add a training row; True if its moving average equals or beats the best so far. `details`
+        go to the sinks alone. A second row at a frame replaces the first."""
         recorded = self._train.add(row)
         self._send({**recorded, **(details or {})}, prefix="")
         return recorded["total_reward_ma"] == self.best  # False while both are NaN
@@ -101,11 +94,11 @@ class Recorder:
         if self._eval.rows:
             return self._eval.finish() and is_written
         try:
-            content = read_bytes(self._folder, self._train.path, MAX_TABLE_BYTES)
+            content = files.read_bytes(self._folder, self._train.path, files.MAX_TABLE_BYTES)
         except RunFolderError as error:  # it could not be written either
             logger.warning(f"{self._eval.path}: not written ({error})")
             return False
-        return write_or_warn(self._folder, self._eval.path, content) and is_written
+        return files.write_or_warn(self._folder, self._eval.path, content) and is_written
 
     def close(self) -> None:
         for sink in self._sinks:
@@ -147,28 +140,24 @@ class _Table:
         last_frame = self.rows[-1]["frame"] if self.rows else -math.inf
         if row["frame"] < last_frame:
             raise ValueError(f"frame: {row['frame']} recorded after {last_frame:.0f}")
-        replaces = row["frame"] == last_frame
-        if replaces:
+        if replaces := row["frame"] == last_frame:
             self.rows.pop()
             self.bests.pop()
-
         columns = _ordered([*self._columns, *(name for name in row if name not in self._columns)])
         is_new_header = not self.rows or columns != self._columns
         self._columns = columns
         values = {name: _as_written(name, row.get(name, math.nan)) for name in columns}
         self.rows.append(values)
         recent = [past["total_reward"] for past in self.rows[-MOVING_AVERAGE_WINDOW:]]
-        values["total_reward_ma"] = _as_written("total_reward_ma", _mean_of_known(recent))
+        known = [reward for reward in recent if not math.isnan(reward)]
+        average = sum(known) / len(known) if known else math.nan
+        values["total_reward_ma"] = _as_written("total_reward_ma", average)
         self._note_best(values)
-
         self._write(values, whole=is_new_header or replaces or self._is_behind)
         return values
 
     def finish(self) -> bool:
-        """Write the rows that are still missing in the file; False if that fails.
-
-        A session that recorded no row leaves an empty table.
-        """
+        """Write the rows still missing in the file, the header at least; False if that fails."""
         if not self.rows or self._is_behind:
             self._write({}, whole=True)
         return not self._is_behind
@@ -201,7 +190,9 @@ class _Table:
         """Write a row, or the whole file after a failed write: a full disk loses no row."""
         try:
             if whole:
-                self._rewrite()
+                with replacing(self._folder, self.path) as file:
+                    file.write((",".join(self._columns) + "\n").encode())
+                    file.writelines(self._line(row).encode() for row in self.rows)
             else:
                 with open_for_append(self._folder, self.path) as file:
                     file.write(self._line(row).encode())
@@ -209,11 +200,6 @@ class _Table:
         except OSError as error:
             self._is_behind = True
             logger.warning(f"{self.path}: rows not written yet ({error.strerror})")
-
-    def _rewrite(self) -> None:
-        with replacing(self._folder, self.path) as file:
-            file.write((",".join(self._columns) + "\n").encode())
-            file.writelines(self._line(row).encode() for row in self.rows)
 
     def _line(self, row: Row) -> str:
         return ",".join(_spell(name, row.get(name, math.nan)) for name in self._columns) + "\n"
@@ -237,8 +223,3 @@ def _spell(column: str, value: float) -> str:
 
 def _as_written(column: str, value: float) -> float:
     return float(_spell(column, value) or math.nan)
-
-
-def _mean_of_known(values: Iterable[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan

@@ -1,23 +1,32 @@
-"""Saving a session: when it is due, which files it writes, and how a resume reads them back."""
+"""Saving a session: when it is due, which files it writes, and how a resume reads them back.
+
+Trained nets are plain state dicts under the file names of the original SLM Lab.
+"""
 
 from __future__ import annotations
 
+import os
 import time
+import zipfile
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
 
+import torch
 from loguru import logger
+from torch import Tensor, nn
 
 from slm_lab.agent.agent import Agent
 from slm_lab.runs.checkpoint_manifest import CheckpointError, CheckpointManifest
+from slm_lab.runs.files import open_for_reading, replacing
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.provenance import versions
 from slm_lab.runs.resume import spec_sha256
 from slm_lab.spec import Spec
-from slm_lab.training.checkpoint import CheckpointStore, Slot
+from slm_lab.spec.run_folder import RunFolderError
+from slm_lab.training.checkpoint import CheckpointStore, Slot, State, has_rings
 from slm_lab.training.loop import Loop
-from slm_lab.training.models import save_models, snapshot
-from slm_lab.training.state_tree import has_rings
 
 # Without `meta.checkpoint_frequency` a session saves itself this often, and more seldom where
 # saving takes longer: it may cost 1 % of the training time.
@@ -27,6 +36,9 @@ SAVE_SHARE = 0.01
 # Parts of the state that only further steps need. A replay makes them nearly all of the bytes.
 FOR_FURTHER_STEPS = ("experience", "env", "eval_env")
 
+StateDicts = dict[str, dict[str, Any]]  # file stem ("net_model") -> state dict
+READ_BYTES = 1 << 20
+
 
 class SaveSchedule:
     """When the next save is due (by the clock, or every `every_frames`), and what saves cost."""
@@ -35,9 +47,7 @@ class SaveSchedule:
         self, every_frames: int | None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._every_frames, self._clock = every_frames, clock
-        self.saves = 0
-        self.seconds = 0.0
-        self.last_seconds = 0.0
+        self.saves, self.seconds, self.last_seconds = 0, 0.0, 0.0
         self.bytes = 0  # of the latest checkpoint
         self.plan(0)
 
@@ -66,10 +76,8 @@ class SaveSchedule:
 
 
 class SessionSaver:
-    """Writes the models and checkpoints of a session; owns the best agent so far.
-
-    A file that cannot be written is named in a warning, and training continues.
-    """
+    """Writes the models and checkpoints of a session; owns the best agent so far. A file that
+    cannot be written is named in a warning, and training continues."""
 
     def __init__(
         self, spec: Spec, layout: RunLayout, trial: int, session: int, agent: Agent, loop: Loop
@@ -105,10 +113,12 @@ class SessionSaver:
         checkpoint says `finished` only when nothing is left to write.
         """
         began, frame = time.perf_counter(), self._loop.clock.frame
-        is_saved = self._best_is_saved = self._save_best() & self.save_models()
+        best = self.best
+        is_saved = self._best_is_saved or self._write("best", best["agent"], best["counters"])
+        is_saved = self._best_is_saved = is_saved & self.save_models()
         if tables is not None:
             is_saved &= tables()
-        is_finished = tables is not None and is_saved and self._is_over
+        is_finished = tables is not None and is_saved and self._loop.is_over
         is_saved &= self._save_last(state_dict(), finished=is_finished)
         if tables is not None and is_saved:
             self.complete_at = frame
@@ -139,21 +149,15 @@ class SessionSaver:
         try:
             load(state)
         except (KeyError, TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
-            raise CheckpointError(
-                self._store.folder, f"the state does not fit this spec ({error!r:.300})"
-            ) from error
+            reason = f"the state does not fit this spec ({error!r:.300})"
+            raise CheckpointError(self._store.folder, reason) from error
         _warn_of_other_versions(manifest)
         self.schedule.plan(self._loop.clock.frame)
         return True
 
-    def _save_best(self) -> bool:
-        if self._best_is_saved:
-            return True
-        return self._write("best", self.best["agent"], self.best["counters"])
-
     def _save_last(self, state: dict[str, Any], *, finished: bool) -> bool:
         counters = self._counters()
-        if self._is_over:
+        if self._loop.is_over:
             has_replay = has_rings(state)
             state = {key: state[key] for key in state if key not in FOR_FURTHER_STEPS}
             # Written twice, so that the fallback checkpoint holds no replay either.
@@ -161,9 +165,7 @@ class SessionSaver:
                 return False
         return self._write("last", state, counters, finished=finished)
 
-    def _write(
-        self, slot: Slot, state: Mapping[str, Any], counters: dict[str, int], **flags: bool
-    ) -> bool:
+    def _write(self, slot: Slot, state: State, counters: dict[str, int], **flags: bool) -> bool:
         try:
             manifest = self._store.write(slot, state, counters, **flags)
         except OSError as error:
@@ -174,10 +176,6 @@ class SessionSaver:
             self.schedule.bytes = manifest.size
         return True
 
-    @property
-    def _is_over(self) -> bool:
-        return self._loop.clock.frame >= self._loop.max_frame
-
     def _counters(self) -> dict[str, int]:
         clock = self._loop.clock
         return {"frame": clock.frame, "opt_step": clock.opt_step, "updates": clock.updates}
@@ -185,13 +183,122 @@ class SessionSaver:
 
 def _warn_of_other_versions(manifest: CheckpointManifest) -> None:
     now = versions()
-    changed = [
-        f"{name} {was} -> {now.get(name, 'none')}"
-        for name, was in manifest.versions.items()
-        if now.get(name) != was
-    ]
-    if changed:
+    before = manifest.versions.items()
+    if changed := [f"{k} {was} -> {now.get(k, 'none')}" for k, was in before if now.get(k) != was]:
         logger.warning(
             f"resuming under other versions ({', '.join(changed)}): "
             "the rest of the run may differ from an uninterrupted one in the last digits"
         )
+
+
+def snapshot(agent: Agent) -> StateDicts:
+    """Copies of the agent's nets, optimiser slots and statistics, to be written now or later."""
+    algorithm = agent.algorithm
+    states: StateDicts = {}
+    for name, module in algorithm.modules.items():
+        states[f"{name}_model"] = _copies(module.state_dict())
+        prefix = f"{name}.slot."
+        state = algorithm.learner.state.items()
+        slots = {k.removeprefix(prefix): v for k, v in state if k.startswith(prefix)}
+        states[f"{name}_optim"] = _copies(slots)
+    for name, tensors in (agent.target_nets() | agent.statistics()).items():
+        states[f"{name}_model"] = _copies(tensors)
+    return states
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
+
+
+def save_models(
+    states: StateDicts, layout: RunLayout, trial: int, session: int, *, best: bool
+) -> None:
+    """Write all files under other names, then rename them: a failure leaves the older set whole. A
+    kill between two renames mixes two sets, until a resume writes all of them again."""
+    with ExitStack() as beside:
+        for stem, state in states.items():
+            net, _, kind = stem.rpartition("_")
+            path = layout.model_path(
+                trial, session, net, "model" if kind == "model" else "optim", best=best
+            )
+            file = beside.enter_context(replacing(layout.predir, path))
+            torch.save(state, file)
+            file.flush()
+
+
+def warn_of_unmoved_parameters(agent: Agent, before: StateDicts) -> None:
+    """Warn of parameters that the first updates left unchanged: no loss depends on them."""
+    for name, module in agent.algorithm.modules.items():
+        first = before[f"{name}_model"]
+        unmoved = [k for k, v in module.named_parameters() if torch.equal(v.cpu(), first[k])]
+        if unmoved:
+            logger.warning(f"{name}: the first updates did not move {', '.join(unmoved)}")
+
+
+def load_model(path: Path, *, folder: Path | None = None) -> dict[str, Tensor]:
+    """Load plain tensors by name from a file of unknown origin, or raise a RunFolderError.
+
+    Nothing in the file is executed, and reading takes no more memory than the file has bytes.
+    `folder` is the run folder, by default that of the file.
+    """
+    with open_for_reading(folder or path.parent, path) as file:
+        _check_archive(path, file)
+        file.seek(0)
+        try:
+            state = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # a damaged or hostile pickle raises nearly anything
+            reason = str(error).strip().partition("\n")[0][:200]
+            raise RunFolderError(
+                f"{path}: refused by torch's weights-only reader, which takes plain tensors and "
+                f"runs no code ({type(error).__name__}: {reason}). Expected a state dict."
+            ) from None
+    if not isinstance(state, dict):
+        raise RunFolderError(f"{path}: holds a {type(state).__name__}, expected a state dict.")
+    for name, tensor in state.items():
+        if not isinstance(name, str) or not _is_plain(tensor):
+            raise RunFolderError(
+                f"{path}: `{name!s:.80}` is no plain tensor. Expected a state dict."
+            )
+        # A view may repeat one stored number to any shape, until somebody copies it.
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise RunFolderError(
+                f"{path}: `{name:.80}` claims a shape of {list(tensor.shape)}, more numbers than "
+                "the file holds. Not loaded."
+            )
+    return state
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value is a dense tensor of real numbers in memory."""
+    return (
+        isinstance(value, Tensor)
+        and type(value) in (Tensor, nn.Parameter)
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+        and not (value.is_quantized or value.is_complex())
+    )
+
+
+def _check_archive(path: Path, file: IO[bytes]) -> None:
+    """Refuse a file that torch.save did not write, or that has changed since.
+
+    torch saves an uncompressed zip; a compressed one could unfold to any size. torch's reader
+    ignores the checksums in it: a flipped bit would load as other weights.
+    """
+    try:
+        size = file.seek(0, os.SEEK_END)
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            if sum(entry.file_size for entry in entries) > size:
+                raise RunFolderError(f"{path}: would unfold to more than its own size. Not loaded.")
+            for entry in entries:
+                with archive.open(entry) as member:
+                    while member.read(READ_BYTES):  # the end compares the checksum
+                        pass
+    except RunFolderError:
+        raise
+    except Exception as error:  # a damaged zip raises nearly anything
+        raise RunFolderError(
+            f"{path}: cannot be read as a file of torch.save ({error!s:.200}). It is damaged, or "
+            "only partly downloaded: copy it again, or use another session's."
+        ) from None

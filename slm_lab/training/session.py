@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from loguru import logger
 
-from slm_lab.agent.agent import Agent
 from slm_lab.agent.learning.learner import DivergenceError, check_parameters
 from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
@@ -20,27 +19,21 @@ from slm_lab.env.vector import VectorEnv
 from slm_lab.runs.files import write_or_warn
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec
+from slm_lab.training.checkpoint import check_fits, tree_bytes
 from slm_lab.training.console import Progress, format_checkpoint, format_profile
-from slm_lab.training.curve_row import curve_row, frames_per_second
 from slm_lab.training.distributed import SharedAlgorithm
-from slm_lab.training.loop import Loop
-from slm_lab.training.models import warn_of_unmoved_parameters
+from slm_lab.training.executors.local import SharedNets
+from slm_lab.training.loop import Loop, evaluate
 from slm_lab.training.options import RunOptions
-from slm_lab.training.play import evaluate
-from slm_lab.training.profiler import OperatorProfiler
 from slm_lab.training.recorder import Recorder
-from slm_lab.training.saving import SessionSaver
+from slm_lab.training.saving import SessionSaver, warn_of_unmoved_parameters
 from slm_lab.training.seeding import session_seeds
-from slm_lab.training.state_tree import check_fits, tree_bytes
-from slm_lab.training.viewer import Viewer
-from slm_lab.training.wandb_sink import WandbSink
-from slm_lab.training.workers import SharedNets
+from slm_lab.training.sinks import WandbSink
+from slm_lab.training.watchers import OperatorProfiler, Viewer
 from slm_lab.types import on_host
 
 REPORT_EVERY_SECONDS = 0.25
-
-# What a session may add to its fresh state: running episodes, rows of the curve.
-GROWTH_BYTES = 2**30
+GROWTH_BYTES = 2**30  # that a session may add to its fresh state: running episodes, rows
 
 
 class Session:
@@ -65,18 +58,15 @@ class Session:
         assert spec.meta.random_seed is not None, "the trial gives every session its seed"
         seeds = session_seeds(spec.meta.random_seed, trial, session)
         self._env: VectorEnv = make_env(spec.env, seed=seeds.env, render=options.render)
-        self._eval_env = (
-            make_env(spec.env, seed=seeds.eval_env) if spec.meta.rigorous_eval else None
-        )
-        device_index = trial * spec.meta.max_session + session + options.cuda_offset
-        self._agent: Agent = make_agent(
-            spec, self._env.spaces, seed=seeds.agent, device_index=device_index
-        )
+        has_eval = spec.meta.rigorous_eval
+        self._eval_env = make_env(spec.env, seed=seeds.eval_env) if has_eval else None
+        device = trial * spec.meta.max_session + session + options.cuda_offset
+        self._agent = make_agent(spec, self._env.spaces, seed=seeds.agent, device_index=device)
         if shared is not None:
             algorithm = SharedAlgorithm(self._agent.algorithm, shared, join=not options.resume)
             self._agent.algorithm = algorithm
-        sinks = [WandbSink(spec, layout, trial, session)] if options.wandb else []
-        self._recorder = Recorder(layout, trial, session, *sinks)
+        wandb = [WandbSink(spec, layout, trial, session)] if options.wandb else []
+        self._recorder = Recorder(layout, trial, session, *wandb)
         self._viewer = Viewer(self._env, spec.name) if options.render else None
         self._profiler = OperatorProfiler(layout.predir) if options.profile else None
         self._loop = Loop(self._agent, self._env, spec.env.max_frame)
@@ -96,10 +86,8 @@ class Session:
                 algorithm.join(folders, max_bytes)
 
     def run(self) -> bool:
-        """Train until the budget is used up or a stop is asked for, and write every file.
-
-        Returns whether the budget was used up.
-        """
+        """Train until a stop is asked for or the budget is used up, which it returns; write every
+        file."""
         try:
             is_done = self.advance()
         finally:
@@ -112,17 +100,15 @@ class Session:
         return is_done
 
     def advance(self, until: int | None = None) -> bool:
-        """Train until the frame `until`, the end of the budget or a stop, whatever comes first.
-
-        Returns whether the budget is used up. Training in rounds gives the numbers of one go.
-        """
+        """Train until the frame `until`, the end of the budget or a stop; returns whether the
+        budget is used up. Training in rounds gives the numbers of one go."""
         try:
-            if not self._is_trained:
+            if not self._loop.is_over:
                 self._loop.run(
                     self._checkpoint,
                     self._spec.meta.log_frequency,
                     self._should_stop,
-                    after_step=self._after_step if self._viewer or self._profiler else None,
+                    [each.after_step for each in (self._viewer, self._profiler) if each],
                     until=until,
                     save_if_due=self._save_if_due,
                 )
@@ -132,9 +118,13 @@ class Session:
             self._failed = True
             if isinstance(error, DivergenceError):
                 self._divergence = error
-                self._record_divergence(error)
+                last = ", ".join(f"{k} = {x:.4g}" for k, x in self._latest_metrics().items())
+                logger.error(
+                    f"Session {self._session}: {error} Last finite metrics: {last or 'none'}"
+                )
+                self._record({"loss": math.inf})  # marks the end of the curve
             raise
-        return self._is_trained
+        return self._loop.is_over
 
     @property
     def frame(self) -> int:
@@ -144,11 +134,6 @@ class Session:
     def score(self) -> float:
         """The score a search compares: `total_reward_ma`; NaN before the first episode ends."""
         return self._recorder.score
-
-    @property
-    def _is_trained(self) -> bool:
-        """Whether the budget is used up, so that only files are left to write."""
-        return self.frame >= self._spec.env.max_frame
 
     def save(self) -> None:
         """Write everything as of now, tables included. This finishes a trained session."""
@@ -201,7 +186,7 @@ class Session:
         self.saver.keep_best(state["best"])
         self._next_eval = int(state["next_eval"])
         self._initial = {}
-        if self._is_trained:
+        if self._loop.is_over:
             return
         self._agent.experience.load_state_dict(state["experience"])
         self._env.load_state_dict(state["env"])
@@ -222,14 +207,8 @@ class Session:
 
     # Called by the loop
 
-    def _after_step(self) -> None:
-        if self._viewer:
-            self._viewer.after_step()
-        if self._profiler:
-            self._profiler.after_step()
-
     def _save_if_due(self, now: float) -> bool:
-        if self._is_trained or not self.saver.schedule.is_due(self.frame, now):
+        if self._loop.is_over or not self.saver.schedule.is_due(self.frame, now):
             return False
         self._check_parameters()
         self.saver.save(self.state_dict)
@@ -243,14 +222,13 @@ class Session:
             self._initial = {}
         if self._eval_env is not None and self.frame >= self._next_eval:
             self._next_eval += self._spec.meta.eval_frequency
-            self._recorder.record_eval(
-                self._row() | {"total_reward": evaluate(self._agent, self._eval_env)}
-            )
+            score = {"total_reward": evaluate(self._agent, self._eval_env)}
+            self._recorder.record_eval(self._row() | score)
         self._check_parameters()
         if is_best:
             self.saver.keep_best()
         now = time.monotonic()
-        if now - self._reported_at >= REPORT_EVERY_SECONDS or self._is_trained:
+        if now - self._reported_at >= REPORT_EVERY_SECONDS or self._loop.is_over:
             self._report(self._progress())
             self._reported_at = now
 
@@ -259,19 +237,29 @@ class Session:
         # Further metrics of the latest update go to TensorBoard alone.
         details = {name: x for name, x in self._latest_metrics().items() if name not in row}
         is_best = self._recorder.record(row, details)
-        last_row = self._recorder.last_row
-        logger.debug(format_checkpoint(self._trial, self._session, self._name, last_row))
+        last = self._recorder.last_row
+        logger.debug(format_checkpoint(self._trial, self._session, self._name, last))
         return is_best
 
     def _row(self) -> dict[str, float]:
-        return curve_row(
-            self._loop.clock,
-            self._env.episodes,
-            self._env.num_envs,
-            self._latest_metrics(),
-            self._spec.agent.algorithm.name,
-            has_grad_norm=self._options.mode == "dev",
-        )
+        """A row of the curve: counters, the score so far, and what the algorithm reports."""
+        clock, episodes, metrics = self._loop.clock, self._env.episodes, self._latest_metrics()
+        is_single = self._env.num_envs == 1
+        row = {
+            "total_reward": episodes.total_reward(),
+            "loss": metrics.get("loss", math.nan),
+            "fps": clock.frames_per_second,
+            "frame": clock.frame,
+            "wall_t": int(clock.seconds),
+            "t": episodes.running_length() if is_single else clock.frame // self._env.num_envs,
+            "epi": episodes.count if is_single else math.nan,
+            "opt_step": clock.opt_step,
+            "lr": metrics.get("lr", math.nan),
+        }
+        columns = self._spec.agent.algorithm_info.columns
+        if self._options.mode == "dev":
+            columns = ("grad_norm", *columns)
+        return row | {column: metrics.get(column, math.nan) for column in columns}
 
     def _latest_metrics(self) -> Mapping[str, float]:
         return self._loop.metrics.values if self._loop.metrics else {}
@@ -282,7 +270,7 @@ class Session:
             session=self._session,
             frame=clock.frame,
             max_frame=self._spec.env.max_frame,
-            fps=frames_per_second(clock),
+            fps=clock.frames_per_second,
             total_reward_ma=self._recorder.total_reward_ma,
             best=self._recorder.best,
             profile=format_profile(profile.env, profile.act, profile.learn, profile.other),
@@ -292,12 +280,6 @@ class Session:
 
     def _check_parameters(self) -> None:
         check_parameters(self._agent.algorithm.learner.state, self.frame)
-
-    def _record_divergence(self, error: DivergenceError) -> None:
-        """Mark the end of the curve with an infinite loss."""
-        cells = ", ".join(f"{k} = {value:.4g}" for k, value in self._latest_metrics().items())
-        logger.error(f"Session {self._session}: {error} Last finite metrics: {cells or 'none'}")
-        self._record({"loss": math.inf})
 
     def _write_divergence_report(self, error: DivergenceError) -> None:
         last = dict(self._latest_metrics())

@@ -14,9 +14,7 @@ from slm_lab.training.options import RunOptions
 
 def set_threads(spec: Spec, options: RunOptions) -> None:
     """Use one torch thread per session unless the spec says otherwise: more slow small nets down.
-
-    With `--no-optimize-perf` torch keeps its own settings.
-    """
+    With `--no-optimize-perf` torch keeps its own settings."""
     if not options.optimize_perf:
         return
     torch.set_num_threads(spec.meta.threads or 1)

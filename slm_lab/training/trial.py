@@ -22,6 +22,7 @@ from slm_lab.training.executors.local import (
     TrialJob,
     run_here,
     run_in_processes,
+    signals_kept,
 )
 from slm_lab.training.options import RunOptions
 
@@ -35,10 +36,8 @@ class TrialEnd:
 
 
 def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions) -> TrialEnd:
-    """Run all sessions of a trial; on a resume, those that are not finished.
-
-    A mistake in the spec that appears only when env and agent are made is raised.
-    """
+    """Run all sessions of a trial; on a resume, those that are not finished. A mistake in the spec
+    that appears only when env and agent are made is raised."""
     sessions = list(range(spec.meta.max_session))
     if options.resume:
         sessions = unfinished_sessions(spec, layout, trial)
@@ -66,10 +65,8 @@ def _executor(spec: Spec, options: RunOptions) -> Executor:
 
 
 def import_with_ray(module: str, path: str, what: str = "") -> ModuleType:
-    """Import a module that needs the extra `search`, whose packages are slow to import.
-
-    The error names `path`, the option that asks for it, and `what` needs it.
-    """
+    """Import a module that needs the extra `search`, whose packages are slow to import. The error
+    names `path`, the option that asks for it, and `what` needs it."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -96,9 +93,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
             sys.exit(128 + signum)
         stop.remember(signum)
 
-    previous = {s: signal.signal(s, remember) for s in STOP_SIGNALS}
-    try:
+    with signals_kept():
+        for signum in STOP_SIGNALS:
+            signal.signal(signum, remember)
         yield stop
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)

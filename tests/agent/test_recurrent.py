@@ -17,8 +17,7 @@ from slm_lab.agent.net.make import make_net
 from slm_lab.agent.net.recurrent import RecurrentNet
 from slm_lab.env.make import make_env
 from slm_lab.spec import RecurrentNetSpec, Spec, SpecError
-from slm_lab.training.loop import Loop
-from slm_lab.training.play import evaluate
+from slm_lab.training.loop import Loop, evaluate
 from slm_lab.types import Spaces, Transition
 from tests.lives import LosesLives
 

@@ -332,7 +332,7 @@ def test_a_spec_cannot_name_a_place_outside_the_data_folder(name):
 
 
 def test_profile_means_dev_and_writes_its_three_outputs(tmp_path, monkeypatch):
-    monkeypatch.setattr("slm_lab.training.profiler.SKIP_STEPS", 10)
+    monkeypatch.setattr("slm_lab.training.watchers.SKIP_STEPS", 10)
     options = RunOptions(data_dir=str(tmp_path), profile=True)
     metrics = run(tiny(meta__max_session=3), "train", options)
     assert list(metrics.sessions) == [0]

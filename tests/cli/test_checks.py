@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from slm_lab.doctor.finding import Finding
+from slm_lab.doctor.probes import Finding
 
 FINDINGS = [
     Finding("python", "ok", "3.11.7"),

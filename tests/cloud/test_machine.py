@@ -18,8 +18,7 @@ import pytest
 import yaml
 
 from slm_lab.analysis.tables import drop_clock, read_session
-from slm_lab.cloud.code import Code
-from slm_lab.cloud.task import RemoteRun, build_task
+from slm_lab.cloud import Code, RemoteRun, build_task
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDER = "tiny_2026_01_31_235959"

@@ -12,9 +12,17 @@ from typing import Any
 import pytest
 import yaml
 
-from slm_lab.cloud.code import EXTRAS, Code, pack
-from slm_lab.cloud.error import CloudError
-from slm_lab.cloud.task import RemoteRun, build_task, find_configuration, missing_token, to_yaml
+from slm_lab.cloud import (
+    EXTRAS,
+    CloudError,
+    Code,
+    RemoteRun,
+    build_task,
+    find_configuration,
+    missing_token,
+    pack,
+    to_yaml,
+)
 from slm_lab.spec import load_spec
 
 REPOSITORY = Path(__file__).parents[2]
@@ -155,12 +163,12 @@ def test_what_dstack_would_refuse_is_refused_here(changes, text):
 
 
 def test_a_checkout_without_a_remote_branch_travels_as_files(monkeypatch):
-    monkeypatch.setattr("slm_lab.cloud.code._has_remote_branch", lambda root: False)
+    monkeypatch.setattr("slm_lab.cloud._has_remote_branch", lambda root: False)
     code = pack(CARTPOLE, load_spec(CARTPOLE, "ppo_cartpole"))
     assert code.package == f"/slm-lab/code[{','.join(EXTRAS)}]"
     assert code.spec_file == "benchmark/ppo/ppo_cartpole.json"  # ships with the package
     there = set(code.files.values())
-    assert {"/slm-lab/code/pyproject.toml", "/slm-lab/code/slm_lab/cloud"} <= there
+    assert {"/slm-lab/code/pyproject.toml", "/slm-lab/code/slm_lab/runs"} <= there
     assert all(Path(here).exists() for here in code.files)
     assert not any("__pycache__" in path for path in there)
     task = as_dstack_reads(to_yaml(build_task(a_run(), code, {})))
@@ -168,7 +176,7 @@ def test_a_checkout_without_a_remote_branch_travels_as_files(monkeypatch):
 
 
 def test_a_checkout_with_a_remote_branch_is_cloned_with_its_changes(tmp_path, monkeypatch):
-    monkeypatch.setattr("slm_lab.cloud.code._has_remote_branch", lambda root: True)
+    monkeypatch.setattr("slm_lab.cloud._has_remote_branch", lambda root: True)
     code = pack(CARTPOLE, load_spec(CARTPOLE, "ppo_cartpole"))
     assert (code.repo, code.files) == (str(REPOSITORY), {})
     task = as_dstack_reads(to_yaml(build_task(a_run(), code, {})))
@@ -177,7 +185,7 @@ def test_a_checkout_with_a_remote_branch_is_cloned_with_its_changes(tmp_path, mo
 
 
 def test_a_remote_branch_is_one_that_git_tracks_on_a_server(tmp_path):
-    from slm_lab.cloud.code import _has_remote_branch
+    from slm_lab.cloud import _has_remote_branch
 
     def git(folder: Path, *arguments: str) -> None:
         identity = ("-c", "user.name=me", "-c", "user.email=me@here", "-c", "commit.gpgsign=false")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from slm_lab.doctor import checks
-from slm_lab.doctor.finding import Finding
+from slm_lab.doctor.probes import Finding
 
 REPOSITORY = Path(__file__).parents[2]
 NOBODY = "http://127.0.0.1:9"  # the port of `discard`, where nothing listens

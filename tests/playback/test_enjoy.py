@@ -11,9 +11,8 @@ from PIL import Image
 
 from slm_lab.env.error import EnvError
 from slm_lab.playback.enjoy import enjoy
-from slm_lab.runs.find import open_run
-from slm_lab.runs.saved_run import SavedRun
-from slm_lab.training.viewer import Viewer
+from slm_lab.runs.find import SavedRun, open_run
+from slm_lab.training.watchers import Viewer
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from slm_lab.spec import SpecError
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.spec.schema import SAVED_RUN_KEYS
 from slm_lab.training.loop import Loop
-from slm_lab.training.models import save_models, snapshot
+from slm_lab.training.saving import save_models, snapshot
 
 GRAPH = {"input": "x", "modules": {"body": ["x"]}, "output": "body"}
 
@@ -341,5 +341,5 @@ def test_the_envs_of_a_refused_session_are_closed(folder, monkeypatch):
 
     monkeypatch.setattr("slm_lab.playback.saved_agent.make_env", make)
     with pytest.raises(RunFolderError):
-        load_session(open_run(folder), 0)
+        load_session(open_run(folder), 0, best=True, num_envs=1)
     assert closed == [1]

@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from slm_lab.env.error import EnvError
-from slm_lab.playback import video
-from slm_lab.playback.video import Video, can_write_mp4
+from slm_lab.playback import enjoy
+from slm_lab.playback.enjoy import can_write_mp4, open_video
 
 
 def frames(count: int, height: int = 40, width: int = 60) -> list[np.ndarray]:
@@ -23,7 +23,7 @@ def frames(count: int, height: int = 40, width: int = 60) -> list[np.ndarray]:
 
 
 def write(path: Path, fps: float, pictures: list[np.ndarray]) -> Path:
-    with Video(path, fps) as movie:
+    with open_video(path, fps) as movie:
         for picture in pictures:
             movie.add(picture)
     return path
@@ -76,7 +76,7 @@ def test_an_mp4_holds_every_frame(tmp_path):
 
 def test_no_file_appears_until_it_is_whole(tmp_path):
     path = tmp_path / "new" / "bar.gif"
-    with Video(path, 20) as movie:
+    with open_video(path, 20) as movie:
         movie.add(frames(1)[0])
         assert not path.exists()
     assert [p.name for p in path.parent.iterdir()] == ["bar.gif"]
@@ -85,18 +85,20 @@ def test_no_file_appears_until_it_is_whole(tmp_path):
 def test_an_interrupted_video_leaves_nothing_and_keeps_the_old_one(tmp_path):
     path = write(tmp_path / "bar.gif", 20, frames(3))
     before = path.read_bytes()
-    with pytest.raises(AttributeError), Video(path, 20) as movie:
+    with pytest.raises(AttributeError), open_video(path, 20) as movie:
         movie.add("no picture")  # type: ignore[arg-type]
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["bar.gif"]
 
 
 def test_another_suffix_is_refused(tmp_path):
-    with pytest.raises(EnvError, match=r"--out: found `bar.avi`; expected a name in .mp4 or .gif"):
-        Video(tmp_path / "bar.avi", 20)
+    expected = r"--out: found `bar.avi`; expected a name in .mp4 or .gif"
+    with pytest.raises(EnvError, match=expected), open_video(tmp_path / "bar.avi", 20):
+        pass
 
 
 def test_an_mp4_without_its_package_names_the_extra(tmp_path, monkeypatch):
-    monkeypatch.setattr(video, "can_write_mp4", lambda: False)
-    with pytest.raises(EnvError, match=r"pip install 'slm-lab\[video\]'.*\.gif"):
-        Video(tmp_path / "bar.mp4", 20)
+    monkeypatch.setattr(enjoy, "can_write_mp4", lambda: False)
+    expected = r"pip install 'slm-lab\[video\]'.*\.gif"
+    with pytest.raises(EnvError, match=expected), open_video(tmp_path / "bar.mp4", 20):
+        pass

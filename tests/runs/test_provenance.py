@@ -20,11 +20,11 @@ from slm_lab.runs.provenance import (
 
 def test_a_sitting_is_on_record_from_its_start_and_says_how_it_ended(tmp_path):
     path = tmp_path / "provenance.json"
-    with recorded_run(path, "train", cores=2) as this:
+    with recorded_run(path, "train", cores=2, folder=tmp_path) as this:
         (so_far,) = read_run_records(path)
         assert (so_far.end, so_far.seconds) == ("died", None)  # what a kill would leave
         this.end = "stopped"
-    with recorded_run(path, "train", cores=4) as this:
+    with recorded_run(path, "train", cores=4, folder=tmp_path) as this:
         this.end = "finished"
     first, second = read_run_records(path)
     assert (first.end, second.end) == ("stopped", "finished")
@@ -37,7 +37,7 @@ def test_a_sitting_is_on_record_from_its_start_and_says_how_it_ended(tmp_path):
 
 def test_a_sitting_that_raises_is_still_timed(tmp_path):
     path = tmp_path / "provenance.json"
-    with pytest.raises(RuntimeError), recorded_run(path, "train", cores=1):
+    with pytest.raises(RuntimeError), recorded_run(path, "train", cores=1, folder=tmp_path):
         raise RuntimeError("broken")
     (this,) = read_run_records(path)
     assert (this.end, this.seconds is None) == ("died", False)
@@ -58,7 +58,9 @@ def test_keys_of_later_versions_are_passed_over(tmp_path):
 
 
 def test_a_run_that_cannot_write_its_record_goes_on(tmp_path):
-    with recorded_run(tmp_path / "no" / "such" / "folder.json", "train", cores=1) as this:
+    with recorded_run(
+        tmp_path / "no" / "such" / "folder.json", "train", 1, folder=tmp_path
+    ) as this:
         this.end = "finished"
 
 
@@ -70,7 +72,7 @@ def checkout(tmp_path: Path, monkeypatch) -> Path:
     (package / "code.py").write_text("x = 1\n")
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     commit(tmp_path)
-    monkeypatch.setattr(provenance, "_root", lambda: tmp_path)
+    monkeypatch.setattr(provenance, "PACKAGE_ROOT", tmp_path)
     return tmp_path
 
 
@@ -100,7 +102,7 @@ def test_a_new_module_makes_the_package_dirty_and_new_results_do_not(checkout):
 
 
 def test_code_in_a_repository_of_somebody_else_has_no_known_state(checkout, monkeypatch):
-    monkeypatch.setattr(provenance, "_root", lambda: checkout / "slm_lab")
+    monkeypatch.setattr(provenance, "PACKAGE_ROOT", checkout / "slm_lab")
     monkeypatch.delenv("SLM_LAB_GIT_SHA", raising=False)
     assert git_dirty() is None
     assert git_sha() is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slm_lab.runs.search_journal import Journal, TrialReport
+from slm_lab.runs.search_journal import Journal, TrialReport, best_first
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_report_that_a_resumed_trial_repeats_counts_once(journal):
 
 
 def test_the_ranking_has_the_trials_that_can_be_run_again(journal):
-    assert [record.trial for record in journal.ranked()] == [1, 0]
+    assert [record.trial for record in best_first(journal.records)] == [1, 0]
 
 
 def test_a_score_that_is_not_finite_is_never_written(journal):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("ray", reason="the extra `search` is not installed")
 
-from slm_lab.runs.search_journal import Journal, TrialRecord, TrialReport
-from slm_lab.search.display import SearchDisplay
+from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.search_journal import TrialRecord, TrialReport
+from slm_lab.search.engine import ReplayableAsha, SearchState
 from slm_lab.search.plan import plan_search
-from slm_lab.search.sampler import make_sampler
-from slm_lab.search.scheduler import ReplayableAsha, make_scheduler
-from slm_lab.search.state import SearchState
+from slm_lab.search.run import SearchReporter
 from slm_lab.spec import Spec, spec_from_dict
+from slm_lab.training.options import RunOptions
 
 FLOOR = -5.0
 
@@ -29,16 +29,17 @@ class StandIn:
     config: dict[str, Any]
 
 
-@dataclass
-class Heard:
-    """Keeps what a listener is told."""
+class Heard(SearchReporter):
+    """Keeps what a reporter is told, and writes nothing."""
 
-    ended: list[tuple[int, str]] = field(default_factory=list)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.told: list[tuple[int, str]] = []
 
     def trial_started(self, record: TrialRecord, spec: Spec) -> None: ...
 
     def trial_ended(self, record: TrialRecord) -> None:
-        self.ended.append((record.trial, record.status))
+        self.told.append((record.trial, record.status))
 
 
 def asha() -> Any:
@@ -79,24 +80,15 @@ def make_search(make_spec, tmp_path: Path):
         defaults = {
             "env__max_frame": 400,
             "meta__max_trial": 6,
+            "meta__random_seed": 1,
             "meta__search_scheduler": {"grace_period": 100, "reduction_factor": 2},
         }
         tree = make_spec(**{**defaults, **values}).to_dict()
         tree["search"] = {"agent.algorithm.gamma__uniform": [0.9, 0.99]}
         spec = spec_from_dict(tree, "tiny")
         plan = plan_search(spec)
-        return SearchState(
-            spec,
-            plan,
-            Journal(tmp_path / "ray_tune" / "journal.jsonl"),
-            make_sampler(plan, 1),
-            make_scheduler(plan),
-            SearchDisplay(plan),
-            Heard(),
-            lambda: False,
-            FLOOR,
-            tmp_path / "stop",
-        )
+        reporter = Heard(spec, RunLayout(tmp_path, spec.name), "", RunOptions())
+        return SearchState(plan, reporter, FLOOR, lambda: False)
 
     return make
 
@@ -138,7 +130,7 @@ def test_how_a_trial_ended_is_read_from_its_last_report(make_search, told, statu
     search.conclude(0, told)
     record = search.journal.records[0]
     assert (record.status, record.score) == (status, score)
-    assert search.listener.ended == [(0, status)]
+    assert search.reporter.told == [(0, status)]
 
 
 def test_a_trial_that_was_interrupted_is_left_to_be_continued(make_search):
@@ -160,7 +152,7 @@ def test_a_trial_that_was_to_be_stopped_when_the_search_was_killed_is_stopped_no
         first.journal.report(trial, TrialReport(100, score, 1.0))
     again = make_search()
     again.replay()
-    assert again.listener.ended == [(1, "stopped")]
+    assert again.reporter.told == [(1, "stopped")]
     assert again.unfinished() == [0]
 
 

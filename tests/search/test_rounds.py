@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("ray", reason="the extra `search` is not installed")
+
 from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.runs.checkpoint_manifest import read_manifest
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.resume import is_finished
-from slm_lab.search.rounds import Round, StopFile, TrialRounds
+from slm_lab.search.worker import Round, SearchJob, StopFile, TrialRounds
 from slm_lab.spec import Spec
 from slm_lab.training.options import RunOptions
 
@@ -22,15 +24,7 @@ FLOOR = -7.0
 def run_rounds(tmp_path: Path):
     def run(spec: Spec, rounds: tuple[int, ...], **options: Any) -> tuple[RunLayout, list[Round]]:
         layout = RunLayout.create(spec.name, "now", tmp_path)
-        trial = TrialRounds(
-            spec,
-            layout,
-            0,
-            RunOptions(mode="search"),
-            rounds=rounds,
-            floor=FLOOR,
-            should_stop=options.get("should_stop", lambda: False),
-        )
+        trial = begin(spec, layout, rounds=rounds, **options)
         reports: list[Round] = []
         while not (reports and (reports[-1].done or reports[-1].interrupted)):
             reports.append(trial.advance())
@@ -138,14 +132,10 @@ def test_a_stop_file_is_looked_for_now_and_then(tmp_path):
 
 
 def begin(spec: Spec, layout: RunLayout, **options: Any) -> TrialRounds:
-    return TrialRounds(
-        spec,
-        layout,
-        0,
-        RunOptions(mode="search", resume=True),
-        floor=FLOOR,
-        **{"rounds": (100, 200), "should_stop": lambda: False, **options},
-    )
+    should_stop = options.pop("should_stop", lambda: False)
+    lists = {"rounds": (100, 200), "rungs": (), **options}
+    job = SearchJob(spec, "", "", RunOptions(mode="search", resume=True), floor=FLOOR, **lists)
+    return TrialRounds(job, layout, 0, should_stop)
 
 
 def test_a_trial_is_finished_on_disk_before_it_reports_that_it_is_done(make_spec, tmp_path):

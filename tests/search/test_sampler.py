@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from slm_lab.search.sampler import (
+from slm_lab.search.space import (
+    Dimension,
     GridSampler,
     OptunaSampler,
     PointSampler,
     RandomSampler,
+    values_at,
 )
-from slm_lab.search.space import Dimension, values_at
 
 GAMMA = Dimension("gamma", "uniform", (0.0, 1.0))
 LAYERS = Dimension("layers", "choice", ([4], [8], [8, 8]))

@@ -45,7 +45,7 @@ def _build_search(folder: Path) -> None:
     (folder / "tiny.json").write_text(json.dumps({"tiny": spec.to_dict()}))
     layout = RunLayout.create("tiny", "2026_01_01_000001", folder / "data")
     save_spec(spec, layout.spec_path(), layout, -1, "2026_01_01_000001", 0)
-    journal = Journal(layout.journal_path(), folder=layout.predir)
+    journal = Journal(layout.journal_path())
     for trial in range(3):
         gamma = 0.85 + 0.05 * trial
         save_spec(

@@ -23,9 +23,8 @@ from loguru import logger
 
 from slm_lab.agent.memory.ring import Ring
 from slm_lab.runs.checkpoint_manifest import CheckpointError, read_manifest
-from slm_lab.training import checkpoint, ring_chunks
-from slm_lab.training.checkpoint import CheckpointStore, read_checkpoint
-from slm_lab.training.state_tree import check_fits
+from slm_lab.training import checkpoint
+from slm_lab.training.checkpoint import CheckpointStore, check_fits, read_checkpoint
 from tests.killing import killed_at
 
 LIMIT = 10**8
@@ -175,7 +174,7 @@ def test_a_checkpoint_shares_rows_with_the_one_it_replaced_and_none_with_its_fal
 
 
 def test_large_chunks_are_left_alone(store, monkeypatch):
-    monkeypatch.setattr(ring_chunks, "MAX_CHUNK_BYTES", 16 * 10)  # ten rows
+    monkeypatch.setattr(checkpoint, "MAX_CHUNK_BYTES", 16 * 10)  # ten rows
     for n in (25, 30, 55):
         write(store, n, {"replay": ring(n, slots=1000)})
     assert chunks(store.folder / "last") == [

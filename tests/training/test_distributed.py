@@ -22,10 +22,9 @@ from slm_lab.runs.resume import unfinished_sessions
 from slm_lab.spec import SpecError, load_spec, spec_from_dict
 from slm_lab.training.checkpoint import read_checkpoint
 from slm_lab.training.distributed import Exchange, SharedAlgorithm
-from slm_lab.training.executors.local import concurrency
+from slm_lab.training.executors.local import SharedNets, concurrency, shared_nets, worker_spec
 from slm_lab.training.options import RunOptions
 from slm_lab.training.trial import run_sessions
-from slm_lab.training.workers import SharedNets, shared_nets, worker_spec
 from slm_lab.types import Spaces, Transition
 
 A3C = "benchmark/a3c/a3c_gae_cartpole.yaml"
@@ -259,7 +258,7 @@ def kill(child: int) -> None:
 def test_the_file_of_the_nets_has_no_name_that_a_kill_could_leave_behind(make_spec):
     with shared_nets(make_spec(meta__distributed="synced", meta__max_session=2)) as shared:
         assert shared is not None
-        assert os.fstat(shared.file.descriptor).st_nlink == 0
+        assert os.fstat(shared.descriptor).st_nlink == 0
     for alone in ({}, {"meta__distributed": "synced"}):
         with shared_nets(make_spec(**alone)) as shared:
             assert shared is None
@@ -275,7 +274,7 @@ def test_a_worker_that_is_killed_with_the_lock_holds_up_nobody(meeting, where):
         mine["net"].fill_(1.0)
     worker = start_worker(shared, where)
     with pytest.raises(BlockingIOError):  # others wait for it while it lives
-        fcntl.lockf(shared.file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(shared.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     kill(worker)
     with my.turn():
         assert mine["net"].tolist() == [1.0, 1.0, 1.0]

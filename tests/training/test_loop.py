@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from slm_lab.env.vector import EpisodeStats
-from slm_lab.training.loop import Clock, Loop
-from slm_lab.training.play import evaluate
+from slm_lab.training.loop import Clock, Loop, evaluate
 from slm_lab.training.seeding import draw_seed, session_seeds
 from slm_lab.types import Metrics, Spaces, Transition
 from tests.lives import LosesLives

@@ -9,7 +9,7 @@ import torch
 
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec.run_folder import RunFolderError
-from slm_lab.training.models import load_model, save_models
+from slm_lab.training.saving import load_model, save_models
 
 
 def saved(layout) -> dict[str, dict[str, torch.Tensor]]:

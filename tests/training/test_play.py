@@ -12,7 +12,7 @@ from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import GymnasiumVectorEnv
 from slm_lab.spec import spec_from_dict
-from slm_lab.training.play import Episodes, evaluate, play
+from slm_lab.training.loop import Episodes, evaluate, play
 from tests.lives import LosesLives
 
 RANDOM = {"name": "Random", "algorithm": {"name": "Random"}}
@@ -89,5 +89,5 @@ def test_a_game_of_breakout_scores_the_same_whether_lost_lives_are_told_or_not(s
 
 def test_a_watcher_sees_every_step():
     steps: list[int] = []
-    play_in([3], 2, after_step=lambda: steps.append(1))
+    play_in([3], 2, watchers=[lambda: steps.append(1)])
     assert len(steps) == 6

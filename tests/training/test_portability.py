@@ -10,7 +10,7 @@ WITHOUT_FCNTL = """
 import sys
 sys.modules["fcntl"] = None  # as on Windows
 from slm_lab.spec import SpecError, load_spec
-from slm_lab.training.workers import shared_nets
+from slm_lab.training.executors.local import shared_nets
 
 spec = load_spec("benchmark/ppo/ppo_cartpole.json", "ppo_cartpole")
 with shared_nets(spec) as shared:

@@ -7,7 +7,7 @@ import json
 import pytest
 from loguru import logger
 
-from slm_lab.training import profiler
+from slm_lab.training import watchers
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def summary(layout):
 def test_a_profile_has_a_summary_a_dashboard_and_a_trace(
     make_spec, run_session, monkeypatch, warned
 ):
-    monkeypatch.setattr(profiler, "SKIP_STEPS", 20)
-    monkeypatch.setattr(profiler, "ACTIVE_STEPS", 16)
+    monkeypatch.setattr(watchers, "SKIP_STEPS", 20)
+    monkeypatch.setattr(watchers, "ACTIVE_STEPS", 16)
     layout = run_session(make_spec(), profile=True)
     found = summary(layout)
     assert set(found["seconds"]) == {"env", "act", "learn", "other"}

@@ -17,8 +17,8 @@ from slm_lab.playback.saved_agent import load_agent
 from slm_lab.runs.find import open_run
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec
+from slm_lab.training.loop import play
 from slm_lab.training.options import RunOptions
-from slm_lab.training.play import play
 from slm_lab.training.session import Session
 
 pytest.importorskip("mujoco_playground")

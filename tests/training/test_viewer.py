@@ -6,7 +6,7 @@ import pytest
 from loguru import logger
 
 from slm_lab.env.error import EnvError
-from slm_lab.training.viewer import STEPS_BETWEEN_GRIDS, Viewer
+from slm_lab.training.watchers import STEPS_BETWEEN_GRIDS, Viewer
 
 
 @pytest.fixture

@@ -1,35 +1,43 @@
 """Run sessions on this machine: each in its own process, as many at once as there are cores.
 
 Wherever a session runs (here, in a process of this machine, on a node of a cluster), `run_session`
-runs it and returns how it ended as a `SessionEnd`.
+runs it and returns how it ended as a `SessionEnd`. Processes end with the one that started them,
+however that one ended. With `meta.distributed` they train one set of nets; `distributed.py` is the
+half of that which needs torch, as this process imports none.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import multiprocessing
 import os
+import shutil
 import signal
+import socket
+import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from multiprocessing import resource_tracker
+from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
 
+import psutil
 from loguru import logger
 
 from slm_lab.error import LabError
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.lock import locked
 from slm_lab.runs.resume import is_finished
-from slm_lab.spec import Spec, SpecError
+from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.training.console import Progress, TrialDisplay, session_log, setup_logging
-from slm_lab.training.lifetime import end_with
 from slm_lab.training.options import RunOptions
-from slm_lab.training.workers import SharedNets, shared_nets, worker_spec
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOP_GRACE_SECONDS = 60.0  # for a session to end its step and write its files
@@ -49,8 +57,7 @@ class TrialJob:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnd:
-    """How a session ended. `error` is None for a good end. `bad_input` is a mistake in the spec
-    that kept the session from starting, as it would every other session."""
+    """How a session ended. `bad_input` is a mistake in the spec: no session can start."""
 
     session: int
     error: str | None = None
@@ -82,10 +89,7 @@ Executor = Callable[[TrialJob, Sequence[int], TrialDisplay, StopRequest], Iterat
 
 
 def run_session(
-    job: TrialJob,
-    session: int,
-    report: Callable[[Progress], None],
-    should_stop: Callable[[], bool],
+    job: TrialJob, session: int, report: Callable[[Progress], None], should_stop: Callable[[], bool]
 ) -> SessionEnd:
     # torch is imported only in the process that trains, so that the trial's process starts at once.
     from slm_lab.env.error import EnvError
@@ -103,16 +107,8 @@ def run_session(
             if job.options.resume and is_finished(job.layout, job.trial, session):
                 return SessionEnd(session)
             try:
-                unit = Session(
-                    job.spec,
-                    job.layout,
-                    job.trial,
-                    session,
-                    job.options,
-                    report=report,
-                    should_stop=should_stop,
-                    shared=job.shared,
-                )
+                shape = (job.spec, job.layout, job.trial, session, job.options)
+                unit = Session(*shape, report=report, should_stop=should_stop, shared=job.shared)
             except (SpecError, EnvError) as error:
                 return SessionEnd(session, str(error), bad_input=error)
             return SessionEnd(session, stopped_early=not unit.run())
@@ -202,9 +198,8 @@ def _kill(running: dict[int, SessionProcess]) -> None:
 class SessionProcess:
     """A session's process, and the pipe it reports through.
 
-    Each process has its own pipe, so that one that is killed while it writes cannot block the
-    others. Nothing is ever sent through `lifeline`: when it closes, with this process, the session
-    ends.
+    Each has its own, so that one that is killed while it writes cannot block the others. Nothing is
+    sent through `lifeline`: when it closes, with this process, the session ends.
     """
 
     session: int
@@ -221,15 +216,18 @@ class SessionProcess:
             target=_session_process, args=(job, session, to_trial, trial_lives)
         )
         resource_tracker.ensure_running()  # now, because starting it unblocks the signals
-        with _signals_blocked():
+        # Until the process can handle them: a Ctrl-C while it imports would kill it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
             process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         to_trial.close()  # so that the pipe ends when the session's process does
         trial_lives.close()
         return cls(session, process, reports, lifeline)
 
     def receive(self) -> Progress | SessionEnd | None:
-        """The next message, or None. After a SessionEnd, which a dead process has too, the pipes
-        are closed."""
+        """The next message, or None; a dead process has a SessionEnd, which closes the pipes."""
         # Checked first: all that a dead process has sent is in the pipe by now.
         is_dead = self.process.exitcode is not None
         try:
@@ -256,7 +254,7 @@ def _session_process(
     # reach the trial and its sessions alike, and repeated requests change nothing.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, stop.remember)
-    _set_signal_mask("SIG_UNBLOCK")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def report(progress: Progress) -> None:
         with suppress(OSError):  # the trial was killed, and so is this process
@@ -277,20 +275,101 @@ def _death(exit_code: int | None) -> str:
 
 
 @contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block the stop signals, also in processes started meanwhile, until they can handle them.
-
-    Without this a Ctrl-C during the seconds of a process's imports would kill it.
-    """
-    before = _set_signal_mask("SIG_BLOCK")
+def signals_kept() -> Iterator[None]:
+    """Restore the handlers of the stop signals afterwards, if this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {s: signal.getsignal(s) for s in STOP_SIGNALS}
     try:
         yield
     finally:
-        _set_signal_mask("SIG_SETMASK", before)
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
 
 
-def _set_signal_mask(how: str, signals: Iterable[int] = STOP_SIGNALS) -> Iterable[int]:
-    """The mask before; on Windows, which has no signal masks, nothing changes."""
-    if not hasattr(signal, "pthread_sigmask"):
-        return ()
-    return signal.pthread_sigmask(getattr(signal, how), signals)
+def end_with(wait: Callable[[], object]) -> None:
+    """End this process at once when `wait`, called in a thread, returns. It may read from a pipe
+    whose other end the parent alone holds: the system closes that end when the parent dies."""
+
+    def watch() -> None:
+        with suppress(EOFError, OSError):
+            wait()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="lifetime", daemon=True).start()
+
+
+def end_with_parent() -> None:
+    """End this process when its parent dies, and no pipe leads to it: the parent of a process of
+    Ray is its raylet, which dies with the search."""
+    try:
+        parent = psutil.Process(os.getppid())
+    except psutil.NoSuchProcess:  # it died before it could be watched
+        os._exit(1)
+    end_with(parent.wait)
+
+
+def scratch_folder() -> Path:
+    """Make a temporary folder for this process, and remove those of processes that were killed."""
+    prefix = f"slm_lab_{socket.gethostname()}_"
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*_*"):
+        pid = folder.name.removeprefix(prefix).partition("_")[0]
+        with suppress(OverflowError):  # no process id at all
+            if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+                shutil.rmtree(folder, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}_"))
+
+
+@dataclass(frozen=True, slots=True)
+class SharedNets:
+    """A file in memory that all workers map, a lock on it, and whether they take turns.
+
+    The file has no name: it disappears with the last process that has it open, however that one
+    ends. The kernel releases the lock of a process that dies, so that no other waits for ever.
+    """
+
+    descriptor: int
+    workers: int
+    synced: bool
+
+    def __reduce__(self) -> tuple[Callable[..., SharedNets], tuple[Any, int, bool]]:
+        return _inherited, (reduction.DupFd(self.descriptor), self.workers, self.synced)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Wait for the lock and hold it, against other processes but not other threads."""
+        import fcntl
+
+        fcntl.lockf(self.descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self.descriptor, fcntl.LOCK_UN)
+
+
+def _inherited(duplicate: Any, workers: int, synced: bool) -> SharedNets:
+    return SharedNets(duplicate.detach(), workers, synced)
+
+
+@contextmanager
+def shared_nets(spec: Spec) -> Iterator[SharedNets | None]:
+    """The shared nets of a trial while it runs; None if each session trains its own."""
+    if not spec.meta.distributed or spec.meta.max_session == 1:
+        yield None
+        return
+    if importlib.util.find_spec("fcntl") is None:  # Windows
+        found = f"found `{spec.meta.distributed}`; this system has no locks for its workers"
+        raise SpecError([Problem("meta.distributed", f"{found}. Leave it out.")], spec.name)
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # a file that is never written out
+    with tempfile.TemporaryFile(dir=memory) as file:
+        is_synced = spec.meta.distributed == "synced"
+        yield SharedNets(file.fileno(), spec.meta.max_session, is_synced)
+
+
+def worker_spec(spec: Spec) -> Spec:
+    """The spec of one worker, with its part of the frames. Schedules keep their length: a worker
+    counts the frames of all."""
+    whole = spec.to_dict()["agent"]["algorithm"]  # with schedules that are a default's
+    part = -(-spec.env.max_frame // spec.meta.max_session)
+    return spec.with_values({"env.max_frame": part, "agent.algorithm": whole})

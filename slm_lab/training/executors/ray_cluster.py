@@ -14,9 +14,7 @@ import math
 import os
 import re
 import shutil
-import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,24 +26,11 @@ from typing import Any
 from loguru import logger
 
 from slm_lab.runs.layout import FOLDERS, RunLayout
+from slm_lab.runs.provenance import PACKAGE_ROOT, own_module
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.training.console import Progress, TrialDisplay
-from slm_lab.training.executors.local import (
-    STOP_GRACE_SECONDS,
-    STOP_SIGNALS,
-    SessionEnd,
-    SessionProcess,
-    StopRequest,
-    TrialJob,
-)
-from slm_lab.training.executors.shipping import (
-    FileMessage,
-    FileReceiver,
-    FileSender,
-    session_files,
-    write_plain,
-)
-from slm_lab.training.lifetime import scratch_folder
+from slm_lab.training.executors import local, shipping
+from slm_lab.training.executors.local import SessionEnd, SessionProcess, StopRequest, TrialJob
 
 # Ray reads these when it is imported: no usage reports, and a process that asks for no GPU still
 # sees those of its machine.
@@ -67,7 +52,7 @@ class SessionNews:
     """New progress and files of a session; `end` comes last, when all files have been sent."""
 
     progress: Progress | None = None
-    files: Sequence[FileMessage] = ()
+    files: Sequence[shipping.FileMessage] = ()
     end: SessionEnd | None = None
 
 
@@ -75,7 +60,7 @@ class SessionHost:
     """The actor on a node: owns a session's process and its scratch folder."""
 
     def __init__(self, job: TrialJob, session: int) -> None:
-        self._scratch = scratch_folder()
+        self._scratch = local.scratch_folder()
         layout = RunLayout(self._scratch / job.layout.predir.name, job.layout.name)
         for folder in FOLDERS:
             (layout.predir / folder).mkdir(parents=True)
@@ -84,12 +69,12 @@ class SessionHost:
         self._end: SessionEnd | None = None
         self._look_at = 0.0
 
-    def receive(self, message: FileMessage) -> None:
+    def receive(self, message: shipping.FileMessage) -> None:
         """Write a file that the session needs to continue; before `start`."""
-        write_plain(self._job.layout.predir, message)
+        shipping.write_plain(self._job.layout.predir, message)
 
     def start(self) -> None:
-        self._sender = FileSender(self._job.layout.predir)
+        self._sender = shipping.FileSender(self._job.layout.predir)
         self._process = SessionProcess.start(self._job, self._session)
         self._look_at = time.monotonic() + SHIP_SECONDS
 
@@ -135,7 +120,7 @@ def run_on_cluster(
 ) -> Iterator[SessionEnd]:
     _check(job)
     assert job.options.ray_address is not None
-    with cluster_ready(job.options.ray_address, _own_modules(job.spec)):
+    with cluster_ready(job.options.ray_address, own_module(job.spec)):
         resources = _resources(job.spec, len(sessions))
         remote = {session: _RemoteSession(job, session, resources) for session in sessions}
         try:
@@ -154,14 +139,14 @@ def _run_all(
         each.start()
     while running:
         if stop() and give_up_at == math.inf:
-            give_up_at = time.monotonic() + STOP_GRACE_SECONDS
+            give_up_at = time.monotonic() + local.STOP_GRACE_SECONDS
             for session in [s for s, each in running.items() if not each.stop()]:
                 del running[session]  # it never began
         ray.wait([each.answer for each in running.values()], timeout=POLL_SECONDS)
         for session, each in list(running.items()):
             news = each.poll(may_restart=not stop())
             if news is None and time.monotonic() > give_up_at:
-                late = f"it did not stop within {STOP_GRACE_SECONDS:.0f} s; resume it later"
+                late = f"it did not stop within {local.STOP_GRACE_SECONDS:.0f} s; resume it later"
                 news = SessionNews(end=SessionEnd(session, late))
             if news is None:
                 continue
@@ -179,7 +164,7 @@ class _RemoteSession:
 
     def __init__(self, job: TrialJob, session: int, resources: dict[str, float]) -> None:
         self._job, self._session, self._resources = job, session, resources
-        self._receiver = FileReceiver(job.layout.predir)
+        self._receiver = shipping.FileReceiver(job.layout.predir)
         self._deaths = 0
         self._actor: Any = None
         self._has_begun = False
@@ -193,7 +178,7 @@ class _RemoteSession:
         host = ray.remote(SessionHost).options(scheduling_strategy="SPREAD", **self._resources)
         self._actor = host.remote(job, self._session)
         if resumes:
-            for message in session_files(self._job.layout.predir, name):
+            for message in shipping.session_files(self._job.layout.predir, name):
                 self._actor.receive.remote(message)
         self._actor.start.remote()
         self._has_begun = False
@@ -285,32 +270,19 @@ def _nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-def _own_modules(spec: Spec) -> list[Path]:
-    """The module of `env.name: my_module:MyEnv-v0`, if it lies in the working directory."""
-    module, colon, _ = spec.env.name.partition(":")
-    if not colon or not re.fullmatch(r"\w+(\.\w+)*", module):
-        return []
-    top = module.partition(".")[0]
-    return [path.resolve() for path in (Path(f"{top}.py"), Path(top)) if path.exists()][:1]
-
-
-# Connecting
-
-
 @contextmanager
-def cluster_ready(address: str, modules: Sequence[Path] = ()) -> Iterator[None]:
-    """Connect to the cluster at an address, unless the caller has connected to a Ray already.
-
-    The cluster is left running. This package and `modules` are sent to the nodes, whatever version
-    these have.
-    """
+def cluster_ready(address: str, module: Path | None = None) -> Iterator[None]:
+    """Connect to the cluster at an address, unless the caller has connected to a Ray already. This
+    package and `module` are sent to the nodes. The cluster is left running."""
     if ray.is_initialized():
         yield
         return
-    code = [str(path) for path in (package_root() / "slm_lab", *modules)]
+    code = [str(path) for path in (PACKAGE_ROOT / "slm_lab", module) if path is not None]
     try:
-        _check_listening(address)
-        with signals_kept():
+        # Ray itself tries for minutes to reach an address where nothing listens.
+        if match := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address):
+            socket.create_connection((match[1], int(match[2])), timeout=CONNECT_SECONDS).close()
+        with local.signals_kept():  # that of Ray for SIGTERM would end a run without a save
             ray.init(address=address, runtime_env={"py_modules": code}, **QUIET)
     except (OSError, ValueError, RuntimeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
@@ -323,28 +295,3 @@ def cluster_ready(address: str, modules: Sequence[Path] = ()) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
-
-
-def package_root() -> Path:
-    """The folder that holds the package slm_lab."""
-    return Path(__file__).resolve().parents[3]
-
-
-def _check_listening(address: str) -> None:
-    """Fail early: Ray itself tries for minutes to reach an address where nothing listens."""
-    if match := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address):
-        socket.create_connection((match[1], int(match[2])), timeout=CONNECT_SECONDS).close()
-
-
-@contextmanager
-def signals_kept() -> Iterator[None]:
-    """Restore signal handlers: that of `ray.init` for SIGTERM would end a run without a save."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers = {s: signal.getsignal(s) for s in STOP_SIGNALS}
-    try:
-        yield
-    finally:
-        for signum, handler in handlers.items():
-            signal.signal(signum, handler)

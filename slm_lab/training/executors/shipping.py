@@ -28,15 +28,17 @@ from slm_lab.runs.checkpoint_manifest import (
     MANIFEST,
     CheckpointError,
     FileEntry,
-    check_file,
+    check_files,
     is_plain_name,
+    link,
     read_manifest,
+    rotate,
 )
 from slm_lab.runs.files import check_place, make_folder
-from slm_lab.runs.rotation import link, rotate
+
+Files = dict[str, FileEntry]
 
 PIECE_BYTES = 8_000_000
-SLOTS = ("last", "best")
 # Whole checkpoints (sent as such), what is being written, and locks, which mean nothing elsewhere.
 _APART = re.compile(r"checkpoint/[^/]+/(last|best)[^/]*/|(^|/)[^/]*\.(lock|tmp)$")
 
@@ -128,7 +130,7 @@ class FileSender:
     def _checkpoints(self) -> list[str]:
         return [
             path.relative_to(self._folder).as_posix()
-            for slot in SLOTS
+            for slot in ("last", "best")
             for path in sorted(self._folder.glob(f"checkpoint/*/{slot}"))
         ]
 
@@ -165,24 +167,7 @@ class FileSender:
         known = self._older.get(checkpoint, {})
         self._older[checkpoint] = self._newest.get(checkpoint, {})
         self._newest[checkpoint] = files
-        return self._checkpoint(checkpoint, frozen, files, known)
-
-    def _checkpoint(
-        self,
-        checkpoint: str,
-        frozen: Path,
-        files: dict[str, FileEntry],
-        known: dict[str, FileEntry],
-    ) -> Iterator[FileMessage]:
-        yield Begin(checkpoint)
-        for name, entry in files.items():
-            path = f"{checkpoint}/{name}"
-            if known.get(name) == entry:
-                yield Same(path)
-            else:
-                yield from _pieces(frozen / name, path, 0, entry.size)
-        yield Complete(checkpoint)
-        shutil.rmtree(frozen, ignore_errors=True)
+        return _checkpoint(checkpoint, frozen, files, known)
 
 
 class FileReceiver:
@@ -215,7 +200,7 @@ class FileReceiver:
 
     def _write(self, piece: Piece) -> None:
         path = self._inside(piece.path)
-        if _is_checkpoint(piece.path):
+        if re.match(r"checkpoint/[^/]+/(last|best)/", piece.path):
             path = _arriving(path.parent) / path.name
         check_place(self._folder, path)
         with path.open("wb" if piece.offset == 0 else "r+b") as file:
@@ -225,9 +210,7 @@ class FileReceiver:
     def _install(self, checkpoint: Path) -> bool:
         arriving = _arriving(checkpoint)
         try:
-            manifest = read_manifest(arriving)
-            for name, entry in manifest.files.items():
-                check_file(arriving / name, entry)
+            check_files(arriving, read_manifest(arriving))
         except CheckpointError as error:
             logger.warning(f"a checkpoint did not arrive, the one before it is kept: {error}")
             shutil.rmtree(arriving, ignore_errors=True)
@@ -278,7 +261,18 @@ def _pieces(path: Path, name: str, start: int, end: int) -> Iterator[Piece]:
         return
 
 
-def _contents(checkpoint: Path) -> dict[str, FileEntry]:
+def _checkpoint(name: str, frozen: Path, files: Files, known: Files) -> Iterator[FileMessage]:
+    yield Begin(name)
+    for file, entry in files.items():
+        if known.get(file) == entry:
+            yield Same(f"{name}/{file}")
+        else:
+            yield from _pieces(frozen / file, f"{name}/{file}", 0, entry.size)
+    yield Complete(name)
+    shutil.rmtree(frozen, ignore_errors=True)
+
+
+def _contents(checkpoint: Path) -> Files:
     """The files of a checkpoint and its manifest, with checksums; none unless it is whole now."""
     try:
         files = dict(read_manifest(checkpoint).files)
@@ -286,10 +280,6 @@ def _contents(checkpoint: Path) -> dict[str, FileEntry]:
     except (CheckpointError, OSError):
         return {}
     return files | {MANIFEST: FileEntry(len(text), hashlib.sha256(text).hexdigest())}
-
-
-def _is_checkpoint(name: str) -> bool:
-    return bool(re.match(r"checkpoint/[^/]+/(last|best)/", name))
 
 
 def _arriving(checkpoint: Path) -> Path:

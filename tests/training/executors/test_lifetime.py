@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from slm_lab.search import processes
-from slm_lab.training.lifetime import end_with, end_with_parent, scratch_folder
+from slm_lab.training.executors.local import end_with, end_with_parent, scratch_folder
 
 
 @pytest.fixture

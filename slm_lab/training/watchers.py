@@ -1,7 +1,7 @@
-"""`--profile`: measure the time of each operator.
+"""What watches a session train: the window of `--render`, the profiler of `--profile`.
 
-Writes `profiler/profiler_summary.json`, `profiler/profiling_dashboard.html` and a trace for
-chrome://tracing or Perfetto under `traces/`.
+The profiler measures each operator. It writes `profiler/profiler_summary.json`,
+`profiler/profiling_dashboard.html`, and `traces/` for chrome://tracing or Perfetto.
 """
 
 from __future__ import annotations
@@ -9,19 +9,72 @@ from __future__ import annotations
 import html
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from loguru import logger
 
+from slm_lab.env.error import EnvError
+from slm_lab.env.vector import VectorEnv
 from slm_lab.runs.files import check_place, make_folder, write_or_warn
 from slm_lab.training.loop import Profile
 
+if TYPE_CHECKING:
+    import pygame
+
+STEPS_BETWEEN_GRIDS = 32  # drawing many envs at every step would take most of the time
 SKIP_STEPS = int(os.environ.get("PROF_SKIP", 500))
 ACTIVE_STEPS = int(os.environ.get("PROF_ACTIVE", 20))
 ROWS_SHOWN = 30
+
+
+class Viewer:
+    """Shows a single env at every step, several envs as a grid every few steps."""
+
+    def __init__(self, env: VectorEnv, title: str) -> None:
+        import pygame
+
+        self._env, self._title = env, title
+        self._every = 1 if env.num_envs == 1 else STEPS_BETWEEN_GRIDS
+        self._steps = 0
+        self._window: pygame.Surface | None = None
+        try:  # before training: a machine may have no screen
+            pygame.display.init()
+        except pygame.error as error:
+            raise EnvError(
+                f"--render: no window could be opened ({error}). Expected a display. Leave "
+                "--render out on a machine without one."
+            ) from error
+
+    def after_step(self) -> None:
+        self._steps += 1
+        if self._steps % self._every == 0:
+            frame = self._env.render()
+            if frame is not None:
+                self._show(frame)
+            elif self._steps == self._every:
+                logger.warning("--render: nothing to show, this env has no render mode `rgb_array`")
+
+    def _show(self, frame: np.ndarray) -> None:
+        import pygame
+
+        if self._window is None:
+            self._window = pygame.display.set_mode((frame.shape[1], frame.shape[0]))
+            pygame.display.set_caption(self._title)
+        pygame.event.pump()  # otherwise the desktop reports that the window does not respond
+        # Images are rows of pixels, pygame wants columns.
+        pygame.surfarray.blit_array(self._window, frame.swapaxes(0, 1))
+        pygame.display.flip()
+
+    def close(self) -> None:
+        import pygame
+
+        pygame.display.quit()
+        self._window = None
 
 
 class OperatorProfiler:
@@ -32,12 +85,9 @@ class OperatorProfiler:
         self._operators: list[dict[str, Any]] = []
         make_folder(folder, folder / "profiler")
         make_folder(folder, folder / "traces")
-        self._profiler = torch.profiler.profile(
-            schedule=torch.profiler.schedule(
-                wait=max(SKIP_STEPS - 1, 0), warmup=1, active=ACTIVE_STEPS, repeat=1
-            ),
-            on_trace_ready=self._keep,
-        )
+        wait = max(SKIP_STEPS - 1, 0)
+        schedule = torch.profiler.schedule(wait=wait, warmup=1, active=ACTIVE_STEPS, repeat=1)
+        self._profiler = torch.profiler.profile(schedule=schedule, on_trace_ready=self._keep)
         self._profiler.start()
 
     def after_step(self) -> None:
@@ -65,24 +115,20 @@ class OperatorProfiler:
         trace = self._folder / "traces" / "trace.json"
         check_place(self._folder, trace)
         profiler.export_chrome_trace(str(trace))
-        averages = sorted(profiler.key_averages(), key=lambda e: -e.self_cpu_time_total)
         self._operators = [
             {"name": e.key, "calls": e.count, "self_cpu_us": e.self_cpu_time_total}
-            for e in averages
+            for e in sorted(profiler.key_averages(), key=lambda e: -e.self_cpu_time_total)
         ]
 
 
 def _dashboard(summary: dict[str, Any]) -> str:
     seconds: dict[str, float] = summary["seconds"]
     total = sum(seconds.values()) or 1.0
-    phases = _bars([(name, s / total, f"{s:.2f} s") for name, s in seconds.items()])
-    shown = summary["operators"][:ROWS_SHOWN]
+    phases = _bars((name, s / total, f"{s:.2f} s") for name, s in seconds.items())
     whole = sum(op["self_cpu_us"] for op in summary["operators"]) or 1.0
     operators = _bars(
-        [
-            (op["name"], op["self_cpu_us"] / whole, f"{op['self_cpu_us']:.0f} µs in {op['calls']}")
-            for op in shown
-        ]
+        (op["name"], op["self_cpu_us"] / whole, f"{op['self_cpu_us']:.0f} µs in {op['calls']}")
+        for op in summary["operators"][:ROWS_SHOWN]
     )
     return f"""<!doctype html>
 <meta charset="utf-8"><title>Profile</title>
@@ -98,7 +144,7 @@ def _dashboard(summary: dict[str, Any]) -> str:
 """
 
 
-def _bars(rows: list[tuple[str, float, str]]) -> str:
+def _bars(rows: Iterable[tuple[str, float, str]]) -> str:
     cells = "".join(
         f"<tr><td>{html.escape(name)}<td>{share:.1%}<td>{html.escape(note)}"
         f'<td class="bar"><div style="width:{share:.1%}"></div>'
