@@ -21,7 +21,6 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,8 +31,8 @@ from torch.utils.dlpack import from_dlpack
 
 from slm_lab.env.error import EnvError
 from slm_lab.env.playground import action_repeat, find_task
-from slm_lab.env.space import Cast, Codecs, action_codec, make_spaces
-from slm_lab.env.vector import EpisodeStats, check_batch, spawn_streams
+from slm_lab.env.space import BoxAction, Cast
+from slm_lab.env.vector import BackEnd, check_batch
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
 
@@ -107,7 +106,7 @@ def make_playground_jax(spec: EnvSpec, *, seed: int) -> PlaygroundVectorEnv:
     )
 
 
-class PlaygroundVectorEnv:
+class PlaygroundVectorEnv(BackEnd):
     """A VectorEnv over a compiled batch.
 
     The state of the envs is a tree of arrays and is saved whole, so that a run resumes exactly;
@@ -135,30 +134,18 @@ class PlaygroundVectorEnv:
         """`limit` counts decisions, each of `action_repeat` control steps."""
         self._program = program
         self._limit, self._repeat, self._full_reset = limit, action_repeat, full_reset
-        self.num_envs, self.restorable, self._device = num_envs, restorable, device
-        obs_space = Cast((program.obs_size,), "float32")
-        box = spaces.Box(-1.0, 1.0, (program.action_size,), np.float32)
-        self._action_codec = action_codec(box)
-        self.codecs = Codecs(obs_space, self._action_codec)
-        self._dlpack = dlpack
-        self.spaces = replace(
-            make_spaces(obs_space, self._action_codec),
-            privileged=program.privileged,
-            on_device=dlpack,
-        )
-        self.episodes = EpisodeStats(num_envs)
-        self._seeds, self._action_rng = spawn_streams(seed, num_envs)
+        self.restorable, self._device, self._dlpack = restorable, device, dlpack
+        action = BoxAction(spaces.Box(-1.0, 1.0, (program.action_size,), np.float32))
+        traits = {"privileged": program.privileged, "on_device": dlpack}
+        super().__init__(num_envs, Cast((program.obs_size,)), action, seed, **traits)
         self._running: Running | None = None
         self._first: Running | None = None  # what to return to, without full resets
         # JAX's arrays are read-only and NumPy's are not: rows are copied into buffers, in turn.
-        shape = (num_envs, program.obs_size)
-        self._buffer, self._spare_buffer = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        self._final_obs = np.zeros(shape, np.float32)
+        self._buffer, self._spare_buffer, self._final_obs = (self._blank_obs() for _ in range(3))
         self.obs: Rows = self._buffer
         if dlpack:
             with _exact(device) as jax:
-                self.obs = from_dlpack(jax.numpy.zeros(shape))
-        self._reward = np.zeros(num_envs, np.float32)
+                self.obs = from_dlpack(jax.numpy.zeros(self._buffer.shape))
 
     def reset(self) -> Rows:
         """Begin a new episode everywhere; the first call seeds the envs, later ones go on."""
@@ -204,12 +191,6 @@ class PlaygroundVectorEnv:
             obs = self._show(self._running.obs)
         return Transition(obs, next_obs, self._reward, terminated, truncated, ended)
 
-    def sample_action(self) -> np.ndarray:
-        return self._action_codec.sample(self._action_rng, self.num_envs)
-
-    def render(self) -> np.ndarray | None:
-        return None
-
     def close(self) -> None:
         self._running = self._first = None
 
@@ -217,9 +198,7 @@ class PlaygroundVectorEnv:
         import jax
 
         leaves = jax.tree.leaves((self._running, self._first)) if self.restorable else []
-        return {
-            "episodes": self.episodes.state_dict(),
-            "action_rng": self._action_rng.bit_generator.state,
+        return super().state_dict() | {
             "started": self._running is not None,
             "running": [np.asarray(leaf) for leaf in leaves],
             "obs": on_host(self.obs).copy(),
@@ -227,10 +206,9 @@ class PlaygroundVectorEnv:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the saved episodes; with MJWarp they are lost, and new ones begin."""
-        self._action_rng.bit_generator.state = state["action_rng"]
         if state["started"]:
             self.reset()  # if only for the shape of the tree
-        self.episodes.load_state_dict(state["episodes"])
+        super().load_state_dict(state)
         if not state["running"]:
             self.episodes.abandon()
             return
