@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from slm_lab.agent.agent import Agent, Algorithm, ExperienceBuffer, NoBuffer
-from slm_lab.agent.algorithm.setup import AgentSeeds, Setup, resolve_device
+from slm_lab.agent.algorithm.base import AgentSeeds, Setup, resolve_device
 from slm_lab.agent.learning.compiler import is_worth_compiling
 from slm_lab.agent.memory.make import make_return_replay, make_rollout
 from slm_lab.agent.memory.replay import ReplayBuffer
@@ -36,7 +36,7 @@ def make_agent(
     info, pace = spec.agent.algorithm_info, spec.agent.algorithm.pace(spec)
     setup = _make_setup(spec, spaces, pace, seed, device_index, learns)
     with _sizes_that_fit(spec):
-        algorithm: Algorithm = info.load().build(spec, setup)
+        algorithm: Algorithm = info.load()(spec, setup)
         recurrence = recurrence_of(algorithm.modules)
         keeps_rows = recurrence is None and _keeps_rollouts(spec)
         on_device = learns and spaces.on_device and keeps_rows

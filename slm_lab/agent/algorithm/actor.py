@@ -27,7 +27,7 @@ from slm_lab.agent.learning.learner import NetState, State
 from slm_lab.agent.net.mlp import MLPNet
 
 if TYPE_CHECKING:
-    from slm_lab.agent.algorithm.setup import Setup
+    from slm_lab.agent.algorithm.base import Setup
     from slm_lab.spec import DQNSpec, SARSASpec
 
 Heads = Sequence[Tensor]

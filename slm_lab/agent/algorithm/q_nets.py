@@ -1,26 +1,19 @@
-"""Q nets of the off-policy algorithms: target nets, and pairs of critics.
-
-`TargetTwin` bootstraps from slow copies (SAC); `CrossTwin` has none: it reads both sides of the TD
-error in one batch-normalised pass (CrossQ). Continuous critics read (s, a) and give one value;
-discrete ones read s and give a value per action.
-"""
+"""Q nets: the net of DQN and SARSA, pairs of critics, and what moves target nets."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from slm_lab.agent.algorithm.base import Setup, initialising
 from slm_lab.agent.learning.learner import NetState, State
 from slm_lab.agent.net.make import make_net
-from slm_lab.types import Spaces
 
 if TYPE_CHECKING:
-    from slm_lab.agent.algorithm.setup import Setup
     from slm_lab.spec import NetSpec
 
 Pair = tuple[Tensor, Tensor]
@@ -71,13 +64,36 @@ class TargetUpdate:
         return {t: polyak(state[t], state[online], self.share) for t, online in pairs.items()}
 
 
-class TwinCritic(Protocol):
-    @property
-    def net_states(self) -> Sequence[NetState]: ...
-    @property
-    def targets(self) -> dict[str, str]:
+def make_q_net(spec: NetSpec, setup: Setup) -> NetState:
+    """The net "net" of Q values, one per action."""
+    with initialising(setup.seeds.net):
+        net = make_net(spec, setup.spaces.obs_shape, setup.spaces.action_sizes)
+    return NetState("net", net.to(setup.device), spec)
+
+
+class TwinCritic:
+    """A pair of critics. Continuous ones read (s, a) and give one value, discrete ones read s.
+
+    With targets (SAC) they bootstrap from slow copies. `crossed` critics (CrossQ) have none: they
+    read (s, a) and (s', a') in one pass, so that batch norm treats both sides alike.
+    """
+
+    def __init__(
+        self, spec: NetSpec, setup: Setup, *, crossed: bool, spectral_norm: bool = False
+    ) -> None:
+        spaces = setup.spaces
+        obs_shape, out_dim = spaces.obs_shape, spaces.action_sizes[0]
+        if spaces.is_continuous:
+            obs_shape, out_dim = (math.prod(obs_shape) + out_dim,), 1
+        nets = [make_net(spec, obs_shape, (out_dim,)).to(setup.device) for _ in range(2)]
+        if spectral_norm:
+            for net in nets:
+                _bound_last_hidden_layer(net)
+        self.net_states = [NetState(f"q{i}_net", net, spec) for i, net in enumerate(nets, start=1)]
+        self._crossed = crossed
+        followed = [] if crossed else [net.name for net in self.net_states]
+        self.targets = {f"target_{name}": name for name in followed}
         """Names of target nets -> names of the nets that they follow."""
-        ...
 
     def current_and_target_q(
         self,
@@ -88,31 +104,27 @@ class TwinCritic(Protocol):
         next_action: Tensor | None,
     ) -> tuple[Pair, Pair]:
         """(Q1, Q2) at (s, a), with gradient, and at (s', a') for the target, without."""
-        ...
+        inputs = _join(obs, action)
+        if self._crossed:
+            inputs = torch.cat([inputs, _join(next_obs, next_action)])
+            first, second = self._pair(state, inputs, action, training=True)
+            rows = obs.shape[0]
+            return (first[:rows], second[:rows]), (first[rows:].detach(), second[rows:].detach())
+        current = self._pair(state, inputs, action, training=True)
+        frozen = state | {online: state[target] for target, online in self.targets.items()}
+        target = self.values(frozen, next_obs, next_action)
+        return current, (target[0].detach(), target[1].detach())
 
     def values(self, state: State, obs: Tensor, action: Tensor | None) -> Pair:
         """(Q1, Q2) for the actor's loss: critics in eval mode."""
-        ...
+        return self._pair(state, _join(obs, action), action)
 
-
-def make_twin(
-    spec: NetSpec, setup: Setup, *, crossed: bool, spectral_norm: bool = False
-) -> TwinCritic:
-    net_states = make_critics(spec, setup.spaces, setup.device, spectral_norm=spectral_norm)
-    return CrossTwin(net_states) if crossed else TargetTwin(net_states)
-
-
-def make_critics(
-    spec: NetSpec, spaces: Spaces, device: torch.device, *, spectral_norm: bool = False
-) -> list[NetState]:
-    obs_shape, out_dim = spaces.obs_shape, spaces.action_sizes[0]
-    if spaces.is_continuous:
-        obs_shape, out_dim = (math.prod(obs_shape) + out_dim,), 1
-    nets = [make_net(spec, obs_shape, (out_dim,)).to(device) for _ in range(2)]
-    if spectral_norm:
-        for net in nets:
-            _bound_last_hidden_layer(net)
-    return [NetState(f"q{i}_net", net, spec) for i, net in enumerate(nets, start=1)]
+    def _pair(
+        self, state: State, inputs: Tensor, action: Tensor | None, *, training: bool = False
+    ) -> Pair:
+        """(Q1, Q2): [N], or [N, A] for discrete actions, which are no input (`action` is None)."""
+        first, second = (net(state, inputs, training=training)[0] for net in self.net_states)
+        return (first, second) if action is None else (first.squeeze(-1), second.squeeze(-1))
 
 
 def _bound_last_hidden_layer(net: nn.Module) -> None:
@@ -120,67 +132,6 @@ def _bound_last_hidden_layer(net: nn.Module) -> None:
     layers = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
     if len(layers) > 1:
         parametrizations.spectral_norm(layers[-2])
-
-
-class TargetTwin:
-    """Critics that bootstrap from target nets, which start as copies."""
-
-    def __init__(self, net_states: Sequence[NetState]) -> None:
-        self.net_states = net_states
-        self.targets = {f"target_{net.name}": net.name for net in net_states}
-
-    def current_and_target_q(
-        self,
-        state: State,
-        obs: Tensor,
-        action: Tensor | None,
-        next_obs: Tensor,
-        next_action: Tensor | None,
-    ) -> tuple[Pair, Pair]:
-        current = _pair(self.net_states, state, _join(obs, action), action, training=True)
-        frozen = state | {online: state[target] for target, online in self.targets.items()}
-        target = self.values(frozen, next_obs, next_action)
-        return current, (target[0].detach(), target[1].detach())
-
-    def values(self, state: State, obs: Tensor, action: Tensor | None) -> Pair:
-        return _pair(self.net_states, state, _join(obs, action), action)
-
-
-class CrossTwin:
-    """Critics that read (s, a) and (s', a') in one pass, so that both are normalised alike."""
-
-    def __init__(self, net_states: Sequence[NetState]) -> None:
-        self.net_states = net_states
-        self.targets: dict[str, str] = {}
-
-    def current_and_target_q(
-        self,
-        state: State,
-        obs: Tensor,
-        action: Tensor | None,
-        next_obs: Tensor,
-        next_action: Tensor | None,
-    ) -> tuple[Pair, Pair]:
-        inputs = torch.cat([_join(obs, action), _join(next_obs, next_action)])
-        first, second = _pair(self.net_states, state, inputs, action, training=True)
-        rows = obs.shape[0]
-        return (first[:rows], second[:rows]), (first[rows:].detach(), second[rows:].detach())
-
-    def values(self, state: State, obs: Tensor, action: Tensor | None) -> Pair:
-        return _pair(self.net_states, state, _join(obs, action), action)
-
-
-def _pair(
-    nets: Sequence[NetState],
-    state: State,
-    inputs: Tensor,
-    action: Tensor | None,
-    *,
-    training: bool = False,
-) -> Pair:
-    """(Q1, Q2): [N], or [N, A] for discrete actions, which are no input (`action` is None)."""
-    first, second = (net(state, inputs, training=training)[0] for net in nets)
-    return (first, second) if action is None else (first.squeeze(-1), second.squeeze(-1))
 
 
 def _join(obs: Tensor, action: Tensor | None) -> Tensor:

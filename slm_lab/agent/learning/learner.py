@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -256,21 +256,6 @@ def minibatches(columns: Sequence[Tensor], size: int) -> list[Sequence[Tensor]]:
     if columns[0].shape[0] == size:
         return [columns]
     return list(zip(*(torch.split(column, size) for column in columns), strict=True))
-
-
-class Stateful(Protocol):
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: Any) -> None: ...
-
-
-def saved_parts(parts: Mapping[str, Stateful]) -> dict[str, Any]:
-    """State of the parts of an algorithm, by their names."""
-    return {name: part.state_dict() for name, part in parts.items()}
-
-
-def load_parts(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
-    for name, part in parts.items():
-        part.load_state_dict(state[name])
 
 
 class DivergenceError(LabError, RuntimeError):
