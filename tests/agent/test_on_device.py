@@ -21,7 +21,7 @@ from slm_lab.agent.learning.learner import Learner
 from slm_lab.agent.memory.rollout import RolloutMemory
 from slm_lab.env.make import make_env
 from slm_lab.spec import Spec
-from slm_lab.types import Rows, Transition, on_host
+from slm_lab.types import Rows, Spaces, Transition, on_host
 
 META = torch.device("meta")
 PENDULUM: dict[str, Any] = {"env.name": "Pendulum-v1", "env.max_t": 11}
@@ -183,9 +183,8 @@ def test_an_agent_that_does_not_learn_answers_tensors(make_spec):
 def test_a_rollout_on_a_device_keeps_what_one_on_the_host_does(device):
     """Filled, saved in the middle and cut; the last steps are truncated in turn."""
     show = (lambda rows: rows) if device is None else torch.from_numpy
-    memory, restored = (
-        RolloutMemory(4, 2, (1,), "float32", (1,), torch.float32, device) for _ in "ab"
-    )
+    spaces = Spaces((1,), "float32", "continuous", (1,))
+    memory, restored = (RolloutMemory(4, 2, spaces, device) for _ in "ab")
     for t in range(3):
         obs = np.array([[t], [10 + t]], np.float32)
         ended = np.array([t == 1, False])

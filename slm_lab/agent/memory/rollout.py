@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slm_lab.agent.memory.ring import pack, unpack
+from slm_lab.agent.memory.ring import make_columns, pack, unpack
 from slm_lab.agent.preprocessor import Preprocessor
-from slm_lab.types import Metrics, Rollout, Rows, Transition, on_host
+from slm_lab.types import Metrics, Rollout, Rows, Spaces, Transition, on_host
 
 
 class RolloutBuffer:
@@ -78,29 +78,20 @@ class RolloutMemory:
     """
 
     def __init__(
-        self,
-        length: int,
-        num_envs: int,
-        obs_shape: tuple[int, ...],
-        obs_dtype: str,
-        action_shape: tuple[int, ...],
-        action_dtype: torch.dtype,
-        device: torch.device | None = None,
+        self, length: int, num_envs: int, spaces: Spaces, device: torch.device | None = None
     ) -> None:
         self.length = length
         self._num_envs = num_envs
         lead = (length, num_envs)
         # One obs row more: the successor of the last step, which becomes the next rollout's first.
-        shape, dtype = (length + 1, num_envs, *obs_shape), _torch_dtype(obs_dtype)
-        self._obs = torch.zeros(shape, dtype=dtype, device=device)
-        self._action = torch.zeros((*lead, *action_shape), dtype=action_dtype, device=device)
-        self._reward = torch.zeros(lead)
-        self._terminated = torch.zeros(lead, dtype=torch.bool)
-        self._truncated = torch.zeros(lead, dtype=torch.bool)
+        acted_on = make_columns(spaces, (length + 1, num_envs), ["obs"], device)
+        acted_on |= make_columns(spaces, lead, ["action"], device)
+        outcomes = make_columns(spaces, lead, ["reward", "terminated", "truncated"])
+        self._columns = acted_on | outcomes
+        self._obs, self._action = acted_on.values()
         # NumPy views of the same storage: assigning a row through them is several times cheaper.
         self._host_rows = (self._obs.numpy(), self._action.numpy()) if device is None else None
-        outcomes = self._reward, self._terminated, self._truncated
-        self._outcome_rows = tuple(column.numpy() for column in outcomes)
+        self._outcome_rows = tuple(column.numpy() for column in outcomes.values())
         # One block per step on which something was truncated: flat positions, and successors.
         self._final_index: list[np.ndarray] = []
         self._final_obs: list[Tensor] = []
@@ -145,11 +136,7 @@ class RolloutMemory:
     def take(self) -> Rollout:
         """Hand out the full rollout, in this memory's own tensors, valid until the next `add`."""
         rollout = Rollout(
-            obs=self._obs,
-            action=self._action,
-            reward=self._reward,
-            terminated=self._terminated,
-            truncated=self._truncated,
+            **self._columns,
             final_index=torch.from_numpy(self._all_final_indices()),
             final_obs=self._all_final_obs(),
             **(self._evaluated if self._evaluated_rows == self.length else {}),
@@ -163,13 +150,14 @@ class RolloutMemory:
         if self._size == 0:
             return
         t = self._size - 1
-        running = ~(self._terminated[t] | self._truncated[t])
-        self._truncated[t] |= running
-        self._add_finals(t, running.numpy(), successors)
+        _, terminated, truncated = self._outcome_rows
+        running = ~(terminated[t] | truncated[t])
+        truncated[t] |= running
+        self._add_finals(t, running, successors)
 
     def state_dict(self) -> dict[str, Any]:
         """The rows of the rollout so far."""
-        rows = {name: column[: self._size] for name, column in self._columns().items()}
+        rows = {name: column[: self._size] for name, column in self._columns.items()}
         finals = {"index": self._all_final_indices().tolist(), "obs": self._all_final_obs()}
         evaluated = {name: column[: self._size] for name, column in self._evaluated.items()}
         return {
@@ -184,7 +172,7 @@ class RolloutMemory:
         size = len(rows["reward"])
         if size >= self.length:
             raise ValueError(f"found {size} steps of a rollout of {self.length}")
-        for name, column in self._columns().items():
+        for name, column in self._columns.items():
             if rows[name].shape != column[:size].shape:
                 raise ValueError(f"{name}: found {tuple(rows[name].shape)} in a saved rollout")
             column[:size] = rows[name]
@@ -198,7 +186,7 @@ class RolloutMemory:
                 column[:size] = saved[name]
 
     def _evaluated_columns(self, device: torch.device) -> dict[str, Tensor]:
-        shape = self._reward.shape
+        shape = self.length, self._num_envs
         return {name: torch.zeros(shape, device=device) for name in ("log_prob", "value")}
 
     def _add_finals(self, t: int, chosen: np.ndarray, successors: Rows) -> None:
@@ -215,15 +203,6 @@ class RolloutMemory:
             return self._obs.new_zeros((0, *self._obs.shape[2:]))
         return torch.cat(self._final_obs).to(self._obs.dtype)
 
-    def _columns(self) -> dict[str, Tensor]:
-        return {
-            "obs": self._obs,
-            "action": self._action,
-            "reward": self._reward,
-            "terminated": self._terminated,
-            "truncated": self._truncated,
-        }
-
 
 class EpisodeMemory:
     """Whole episodes; ready after `episodes` of them have ended, on any of the B envs.
@@ -239,7 +218,7 @@ class EpisodeMemory:
         self, episodes: int, num_envs: int, obs_dtype: str, keep_above: float = 1.0
     ) -> None:
         self._episodes = episodes
-        self._obs_dtype = _torch_dtype(obs_dtype)
+        self._obs_dtype: torch.dtype = getattr(torch, obs_dtype)
         self._keep_above = keep_above
         self._running: list[list[_Step]] = [[] for _ in range(num_envs)]
         self._finished: list[list[_Step]] = []
@@ -335,9 +314,3 @@ def _stack(observations: list[np.ndarray], like: Tensor) -> Tensor:
     if not observations:
         return like.new_zeros((0, *like.shape[2:]))
     return torch.from_numpy(np.stack(observations)).to(like.dtype)
-
-
-def _torch_dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype
