@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.learning.learner import Learner
-from slm_lab.agent.learning.parallel_learners import ParallelLearners
+from slm_lab.agent.learning.learner import Learner, ParallelLearners
 from slm_lab.agent.memory.rollout import DeviceRolloutBuffer
 from slm_lab.agent.net.recurrent import Recurrence, RecurrentState
 from slm_lab.agent.preprocessor import Preprocessor

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor
 
-from slm_lab.agent.learning.moments import RunningMoments, State
 from slm_lab.agent.learning.returns import discounted_scan
 from slm_lab.types import Metrics, PastBatch, ReplayBatch, Rollout
 
 if TYPE_CHECKING:
     from slm_lab.spec import EnvSpec
 
+State = dict[str, Tensor]
 Batch = TypeVar("Batch", Rollout, ReplayBatch, PastBatch)
 
 
@@ -44,10 +44,15 @@ class Preprocessor:
         self._device = device
         self._on_cpu = device.type == "cpu"
         self._on_device = on_device
+        self._statistics: dict[str, ObsNormalizer | RewardTransform] = {}
+        if isinstance(obs_transform, ObsNormalizer):
+            self._statistics["obs_normalizer"] = obs_transform
+        if reward_transform is not None:
+            self._statistics["reward_transform"] = reward_transform
 
     @property
     def has_statistics(self) -> bool:
-        return isinstance(self._obs_transform, ObsNormalizer) or self._reward_transform is not None
+        return bool(self._statistics)
 
     @property
     def rescales_rewards(self) -> bool:
@@ -103,18 +108,11 @@ class Preprocessor:
 
     def statistics(self) -> dict[str, dict[str, Tensor]]:
         """Running statistics by the name of their owner."""
-        statistics = {}
-        if isinstance(self._obs_transform, ObsNormalizer):
-            statistics["obs_normalizer"] = self._obs_transform.state_dict()
-        if self._reward_transform is not None:
-            statistics["reward_transform"] = self._reward_transform.state_dict()
-        return statistics
+        return {name: owner.state_dict() for name, owner in self._statistics.items()}
 
     def load_statistics(self, state: dict[str, dict[str, Tensor]]) -> None:
-        if isinstance(self._obs_transform, ObsNormalizer):
-            self._obs_transform.load_state_dict(state["obs_normalizer"])
-        if self._reward_transform is not None:
-            self._reward_transform.load_state_dict(state["reward_transform"])
+        for name, owner in self._statistics.items():
+            owner.load_state_dict(state[name])
 
 
 class RecurrentPreprocessor(Preprocessor):
@@ -150,6 +148,39 @@ def can_adapt(metrics: Metrics) -> bool:
     to 4.
     """
     return metrics.values.get("lr") != 0.0
+
+
+class RunningMoments:
+    """Mean and variance of all rows so far, merged batch by batch (Chan et al. 1979).
+
+    They stay on the device of the rows: copies would wait for it.
+    """
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device | str = "cpu") -> None:
+        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.var = torch.ones(shape, dtype=torch.float64, device=device)
+        self.count = torch.zeros((), dtype=torch.float64, device=device)
+
+    def update(self, x: Tensor) -> None:
+        """x: [N, *shape]."""
+        x = x.double()
+        n = x.shape[0]
+        var, mean = torch.var_mean(x, 0, correction=0)
+        total = self.count + n
+        delta = mean - self.mean
+        # A fresh normaliser's unit variance is a placeholder and carries no weight.
+        spread = self.var * self.count + var * n + delta.square() * (self.count * n / total)
+        self.mean += delta * (n / total)
+        self.var.copy_(spread / total)
+        self.count.copy_(total)
+
+    def state_dict(self) -> State:
+        return {"mean": self.mean.clone(), "var": self.var.clone(), "count": self.count.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        self.mean.copy_(state["mean"])
+        self.var.copy_(state["var"])
+        self.count.copy_(state["count"])
 
 
 class ObsNormalizer:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.learning.moments import RunningMoments
 from slm_lab.agent.make import make_agent
 from slm_lab.agent.preprocessor import (
     ObsClip,
     ObsNormalizer,
     RewardTransform,
+    RunningMoments,
     make_obs_transform,
     make_reward_transform,
 )

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.distribution import ActionDistribution, Distribution
 from slm_lab.agent.learning.learner import NetState, State
-from slm_lab.agent.learning.moments import RunningMoments
-from slm_lab.agent.net.init import init_head
-from slm_lab.agent.net.make import make_net
+from slm_lab.agent.net.mlp import init_head, make_net
 from slm_lab.agent.net.recurrent import RecurrentNet
+from slm_lab.agent.preprocessor import RunningMoments
 from slm_lab.spec import Problem, SpecError
 from slm_lab.types import Rollout
 

@@ -19,8 +19,14 @@ from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets, Critic
 from slm_lab.agent.algorithm.base import SavedInParts, Setup, initialising, make_loss
 from slm_lab.agent.algorithm.distribution import Distribution, make_action_distribution
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
-from slm_lab.agent.learning.learner import Learner, State, Update, check_finite, gradient_update
-from slm_lab.agent.learning.parallel_learners import ParallelLearners
+from slm_lab.agent.learning.learner import (
+    Learner,
+    ParallelLearners,
+    State,
+    Update,
+    check_finite,
+    gradient_update,
+)
 from slm_lab.agent.learning.returns import gae, standardize
 from slm_lab.spec import ppo_minibatch_size
 from slm_lab.types import Metrics, Rollout

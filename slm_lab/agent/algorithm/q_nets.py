@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations
 
 from slm_lab.agent.algorithm.base import Setup, initialising
 from slm_lab.agent.learning.learner import NetState, State
-from slm_lab.agent.net.make import make_net
+from slm_lab.agent.net.mlp import make_net
 
 if TYPE_CHECKING:
     from slm_lab.spec import NetSpec

@@ -19,8 +19,8 @@ from slm_lab.agent.algorithm.base import SavedInParts, Setup, initialising, on_p
 from slm_lab.agent.algorithm.distribution import make_action_distribution
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.learning.learner import NetState, State, check_finite
-from slm_lab.agent.learning.moments import RunningMoments
 from slm_lab.agent.learning.returns import discounted_returns, standardize
+from slm_lab.agent.preprocessor import RunningMoments
 from slm_lab.types import Metrics, Rollout
 
 if TYPE_CHECKING:

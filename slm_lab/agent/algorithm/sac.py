@@ -28,6 +28,7 @@ from slm_lab.agent.learning.learner import (
     State,
     check_finite,
     gradients,
+    optimizer_steps,
     replay_minibatches,
 )
 from slm_lab.types import Metrics, ReplayBatch
@@ -264,15 +265,10 @@ class SoftActorCritic(SavedInParts):
             metrics = {"q_value": q1.mean(), "rows": (target - (q1 + q2) / 2)}
             return (weight * rows).mean(), metrics
 
-        names = [net_state.name for net_state in self._critics.net_states]
-        grads, metrics = gradients(loss, state, names)
-        changes: State = {"td_error": metrics.pop("rows")}
-        norms = []
-        for net_state in self._critics.net_states:
-            moved, norm = net_state.optimizer_step(state, grads[net_state.name])
-            changes |= moved
-            norms.append(norm)
-        return changes, metrics | {"grad_norm": torch.stack(norms).mean()}
+        critics = self._critics.net_states
+        grads, metrics = gradients(loss, state, [critic.name for critic in critics])
+        moved, norm = optimizer_steps(critics, state, grads)
+        return {"td_error": metrics.pop("rows")} | moved, metrics | {"grad_norm": norm}
 
     def _actor_step(self, state: State, obs: Tensor, noise: Tensor) -> tuple[State, Values, Tensor]:
         alpha = self._current_alpha(state)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.net.init import make_activation
-from slm_lab.agent.net.mlp import DuelingNet, HeadedNet, Shape, linear_layers
+from slm_lab.agent.net.mlp import DuelingNet, HeadedNet, Shape, linear_layers, make_activation
 from slm_lab.spec import Problem, SpecError
 
 if TYPE_CHECKING:
