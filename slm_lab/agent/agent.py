@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.learning.learner import Learner, ParallelLearners
-from slm_lab.agent.memory.rollout import DeviceRolloutBuffer
+from slm_lab.agent.memory.rollout import Evaluated, RolloutBuffer
 from slm_lab.agent.net.recurrent import Recurrence, RecurrentState
 from slm_lab.agent.preprocessor import Preprocessor
 from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
@@ -46,11 +46,7 @@ class ExperienceBuffer(Protocol):
     @property
     def ready(self) -> bool: ...
     def add(
-        self,
-        obs: np.ndarray,
-        action: np.ndarray,
-        transition: Transition,
-        evaluated: Sequence[Tensor] = (),
+        self, obs: np.ndarray, action: np.ndarray, transition: Transition, evaluated: Evaluated = ()
     ) -> None: ...
     def batch(self, frame: int) -> Any: ...
     def learned(self, metrics: Metrics) -> None: ...
@@ -107,7 +103,9 @@ class Agent:
         self.algorithm = algorithm
         self.experience = experience
         self._preprocessor = preprocessor
-        self._device_rollout = experience if isinstance(experience, DeviceRolloutBuffer) else None
+        self._device_rollout: RolloutBuffer | None = None
+        if preprocessor.on_device and isinstance(experience, RolloutBuffer):
+            self._device_rollout = experience
         self._is_discrete = not spaces.is_continuous
         self._obs_shape = spaces.obs_shape
         self._recurrence = recurrence

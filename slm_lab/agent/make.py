@@ -12,7 +12,7 @@ from slm_lab.agent.learning.compiler import is_worth_compiling
 from slm_lab.agent.memory.make import make_return_replay, make_rollout
 from slm_lab.agent.memory.replay import ReplayBuffer
 from slm_lab.agent.memory.return_replay import ImitationBuffer
-from slm_lab.agent.memory.rollout import DeviceRolloutBuffer, RolloutBuffer
+from slm_lab.agent.memory.rollout import RolloutBuffer
 from slm_lab.agent.net.recurrent import recurrence_of
 from slm_lab.agent.preprocessor import (
     Preprocessor,
@@ -58,7 +58,7 @@ def make_agent(
         experience: ExperienceBuffer = NoBuffer()
         if on_device:
             rollout = make_rollout(spec, spaces, pace, setup.seeds.memory, setup.device)
-            experience = DeviceRolloutBuffer(rollout, preprocessor)
+            experience = RolloutBuffer(rollout, preprocessor)
         elif learns:
             experience = _make_experience(spec, setup, preprocessor, pace)
         return Agent(

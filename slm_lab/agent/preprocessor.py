@@ -8,6 +8,7 @@ step, and preprocesses each batch by the latest.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from slm_lab.spec import EnvSpec
 
 State = dict[str, Tensor]
+ObsTransform = Callable[[Tensor], Tensor]
 Batch = TypeVar("Batch", Rollout, ReplayBatch, PastBatch)
 
 
@@ -33,7 +35,7 @@ class Preprocessor:
 
     def __init__(
         self,
-        obs_transform: ObsNormalizer | ObsClip | None,
+        obs_transform: ObsTransform | None,
         reward_transform: RewardTransform | None,
         device: torch.device,
         *,
@@ -43,7 +45,7 @@ class Preprocessor:
         self._reward_transform = reward_transform
         self._device = device
         self._on_cpu = device.type == "cpu"
-        self._on_device = on_device
+        self.on_device = on_device
         self._statistics: dict[str, ObsNormalizer | RewardTransform] = {}
         if isinstance(obs_transform, ObsNormalizer):
             self._statistics["obs_normalizer"] = obs_transform
@@ -65,7 +67,7 @@ class Preprocessor:
         return self._on_cpu and self._obs_transform is None
 
     def obs(self, obs: Tensor) -> Tensor:
-        if self._on_device:
+        if self.on_device:
             obs = obs.to(self._device)
         if self._obs_transform is not None:
             obs = self._obs_transform(obs)
@@ -120,7 +122,7 @@ class RecurrentPreprocessor(Preprocessor):
 
     def __init__(
         self,
-        obs_transform: ObsNormalizer | ObsClip | None,
+        obs_transform: ObsTransform | None,
         reward_transform: RewardTransform | None,
         device: torch.device,
         obs_shape: tuple[int, ...],
@@ -218,16 +220,6 @@ class ObsNormalizer:
         self._inv_std.copy_((self._moments.var + 1e-8).rsqrt())
 
 
-class ObsClip:
-    """Clips observations without normalising them."""
-
-    def __init__(self, clip: float) -> None:
-        self._clip = clip
-
-    def __call__(self, obs: Tensor) -> Tensor:
-        return obs.clamp(-self._clip, self._clip)
-
-
 class RewardTransform:
     """Scales raw rewards, divides them by the std of the discounted return, and clips them.
 
@@ -292,10 +284,11 @@ class RewardTransform:
 
 def make_obs_transform(
     spec: EnvSpec, obs_shape: tuple[int, ...], device: torch.device | str = "cpu"
-) -> ObsNormalizer | ObsClip | None:
+) -> ObsTransform | None:
     if spec.normalize_obs:
         return ObsNormalizer(obs_shape, spec.clip_obs, device)
-    return None if spec.clip_obs is None else ObsClip(spec.clip_obs)
+    clip = spec.clip_obs
+    return None if clip is None else lambda obs: obs.clamp(-clip, clip)
 
 
 def make_reward_transform(spec: EnvSpec, gamma: float, lanes: int) -> RewardTransform | None:

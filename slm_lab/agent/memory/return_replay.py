@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from slm_lab.agent.learning.returns import discounted_scan
 from slm_lab.agent.memory.replay import RewardTransform, SampledRing
 from slm_lab.agent.memory.ring import make_columns, pack, unpack
-from slm_lab.agent.memory.rollout import RolloutBuffer
+from slm_lab.agent.memory.rollout import Evaluated, RolloutBuffer
 from slm_lab.agent.memory.sampler import Sampler
 from slm_lab.agent.preprocessor import Preprocessor
 from slm_lab.types import ImitationBatch, Metrics, PastBatch, Spaces, Transition
@@ -41,11 +41,7 @@ class ImitationBuffer:
         return self._present.ready
 
     def add(
-        self,
-        obs: np.ndarray,
-        action: np.ndarray,
-        transition: Transition,
-        evaluated: Sequence[Tensor] = (),
+        self, obs: np.ndarray, action: np.ndarray, transition: Transition, evaluated: Evaluated = ()
     ) -> None:
         self._present.add(obs, action, transition, evaluated)
         ended = transition.terminated | transition.truncated

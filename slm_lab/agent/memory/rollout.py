@@ -13,9 +13,15 @@ from slm_lab.agent.memory.ring import make_columns, pack, unpack
 from slm_lab.agent.preprocessor import Preprocessor
 from slm_lab.types import Metrics, Rollout, Rows, Spaces, Transition, on_host
 
+Evaluated = Sequence[Tensor]
+"""(log-probs, values) of the actions explored last, where acting gives them; or ()."""
+
 
 class RolloutBuffer:
-    """Raw steps in, one preprocessed rollout out as soon as the memory is full."""
+    """Raw steps in, one preprocessed rollout out as soon as the memory is full.
+
+    With a memory on the device of the nets, an env's tensors never leave it.
+    """
 
     def __init__(self, memory: RolloutMemory | EpisodeMemory, preprocessor: Preprocessor) -> None:
         self._memory = memory
@@ -27,11 +33,7 @@ class RolloutBuffer:
         return self._memory.ready
 
     def add(
-        self,
-        obs: np.ndarray,
-        action: np.ndarray,
-        transition: Transition,
-        evaluated: Sequence[Tensor] = (),
+        self, obs: Rows, action: Rows, transition: Transition, evaluated: Evaluated = ()
     ) -> None:
         self._memory.add(obs, action, transition, evaluated)
 
@@ -52,19 +54,6 @@ class RolloutBuffer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._memory.load_state_dict(state["memory"])
-
-
-class DeviceRolloutBuffer(RolloutBuffer):
-    """A rollout on the device of the nets: an env's tensors never leave it."""
-
-    def __init__(self, memory: RolloutMemory, preprocessor: Preprocessor) -> None:
-        super().__init__(memory, preprocessor)
-        self._rollout = memory
-
-    def add(
-        self, obs: Rows, action: Rows, transition: Transition, evaluated: Sequence[Tensor] = ()
-    ) -> None:
-        self._rollout.add(obs, action, transition, evaluated)
 
 
 class RolloutMemory:
@@ -105,7 +94,7 @@ class RolloutMemory:
         return self._size == self.length
 
     def add(
-        self, obs: Rows, action: Rows, transition: Transition, evaluated: Sequence[Tensor] = ()
+        self, obs: Rows, action: Rows, transition: Transition, evaluated: Evaluated = ()
     ) -> None:
         t = self._size
         self._size = t + 1
@@ -228,12 +217,9 @@ class EpisodeMemory:
         return len(self._finished) >= self._episodes
 
     def add(
-        self,
-        obs: np.ndarray,
-        action: np.ndarray,
-        transition: Transition,
-        evaluated: Sequence[Tensor] = (),
+        self, obs: Rows, action: Rows, transition: Transition, evaluated: Evaluated = ()
     ) -> None:
+        obs, action = on_host(obs), on_host(action)
         ended = transition.terminated | transition.truncated
         for env, steps in enumerate(self._running):
             step = _Step.of(obs[env].copy(), action[env].copy(), transition, env)
