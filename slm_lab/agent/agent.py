@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.learning.learner import Learner, ParallelLearners
-from slm_lab.agent.memory.rollout import Evaluated, RolloutBuffer
+from slm_lab.agent.memory.rollout import ExperienceBuffer, RolloutBuffer
 from slm_lab.agent.net.recurrent import Recurrence, RecurrentState
 from slm_lab.agent.preprocessor import Preprocessor
 from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
@@ -35,48 +35,6 @@ class Algorithm(Protocol):
     def update(self, batch: Any, frame: int) -> Metrics: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class ExperienceBuffer(Protocol):
-    """Collects steps until there are enough to learn from.
-
-    Its state is complete after every `add`, so that it can be saved there.
-    """
-
-    @property
-    def ready(self) -> bool: ...
-    def add(
-        self, obs: np.ndarray, action: np.ndarray, transition: Transition, evaluated: Evaluated = ()
-    ) -> None: ...
-    def batch(self, frame: int) -> Any: ...
-    def learned(self, metrics: Metrics) -> None: ...
-    def truncate_episodes(self, successors: np.ndarray) -> None: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-class NoBuffer:
-    """The buffer of an agent that only acts: it keeps nothing, so the agent never changes."""
-
-    ready = False
-
-    def add(self, obs: Any, action: Any, transition: Any, evaluated: Any = ()) -> None:
-        pass
-
-    def batch(self, frame: int) -> Any:
-        raise RuntimeError("this agent was made to act only (learns=False) and cannot be updated")
-
-    def learned(self, metrics: Metrics) -> None:
-        pass
-
-    def truncate_episodes(self, successors: np.ndarray) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        pass
 
 
 class Agent:

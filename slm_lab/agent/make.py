@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from slm_lab.agent.agent import Agent, Algorithm, ExperienceBuffer, NoBuffer
+from slm_lab.agent.agent import Agent, Algorithm
 from slm_lab.agent.algorithm.base import AgentSeeds, Setup, resolve_device
 from slm_lab.agent.learning.compiler import is_worth_compiling
 from slm_lab.agent.memory.make import make_return_replay, make_rollout
 from slm_lab.agent.memory.replay import ReplayBuffer
 from slm_lab.agent.memory.return_replay import ImitationBuffer
-from slm_lab.agent.memory.rollout import RolloutBuffer
+from slm_lab.agent.memory.rollout import ExperienceBuffer, RolloutBuffer
 from slm_lab.agent.net.recurrent import recurrence_of
 from slm_lab.agent.preprocessor import (
     Preprocessor,
@@ -55,7 +55,7 @@ def make_agent(
         else:
             preprocessor = RecurrentPreprocessor(*transforms, setup.device, spaces.obs_shape)
             setup = replace(setup, spaces=recurrence.row_spaces(spaces))
-        experience: ExperienceBuffer = NoBuffer()
+        experience = ExperienceBuffer()
         if on_device:
             rollout = make_rollout(spec, spaces, pace, setup.seeds.memory, setup.device)
             experience = RolloutBuffer(rollout, preprocessor)

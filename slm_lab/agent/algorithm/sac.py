@@ -187,11 +187,8 @@ class SoftActorCritic(SavedInParts):
     def target_nets(self) -> dict[str, dict[str, Tensor]]:
         """State dicts of the target nets."""
         state = self.learner.state
-        return {
-            f"target_{q.name}": q.named_parameters(state[f"target_{q.name}"])
-            for q in self._critics.net_states
-            if f"target_{q.name}" in self._critics.targets
-        }
+        pairs = zip(self._critics.targets, self._critics.net_states, strict=False)  # CrossQ: none
+        return {name: net.named_parameters(state[name]) for name, net in pairs}
 
     def targets_kept(self) -> float:
         """Share of the target nets before the latest update that is still in them."""

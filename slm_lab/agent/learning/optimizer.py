@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -93,10 +94,6 @@ def adam(options: Mapping[str, Any], *, decoupled: bool = False) -> Optimizer:
     return Optimizer(names, update, decay, decoupled, scalars)
 
 
-def adamw(options: Mapping[str, Any]) -> Optimizer:
-    return adam(options, decoupled=True)
-
-
 def rmsprop(options: Mapping[str, Any]) -> Optimizer:
     """RMSprop (Hinton), epsilon outside the root as in torch."""
     alpha, eps = options.get("alpha", 0.99), options.get("eps", 1e-8)
@@ -157,11 +154,8 @@ def adadelta(options: Mapping[str, Any]) -> Optimizer:
         square = rho * slots["square_avg"] + (1 - rho) * grad * grad
         move = (slots["acc_delta"] + eps).sqrt() / (square + eps).sqrt() * grad
         moved = rho * slots["acc_delta"] + (1 - rho) * move * move
-        return p - lr * move, {
-            "step": slots["step"] + 1,
-            "square_avg": square,
-            "acc_delta": moved,
-        }
+        new = {"step": slots["step"] + 1, "square_avg": square, "acc_delta": moved}
+        return p - lr * move, new
 
     return Optimizer(("square_avg", "acc_delta"), update, decay)
 
@@ -230,7 +224,7 @@ def radam(options: Mapping[str, Any]) -> Optimizer:
 
 _BY_NAME: dict[str, Callable[[Mapping[str, Any]], Optimizer]] = {
     "Adam": adam,
-    "AdamW": adamw,
+    "AdamW": partial(adam, decoupled=True),
     "RMSprop": rmsprop,
     "SGD": sgd,
     "Adagrad": adagrad,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.memory.ring import Ring, make_columns
+from slm_lab.agent.memory.rollout import Evaluated, ExperienceBuffer
 from slm_lab.agent.memory.sampler import Sampler
 from slm_lab.agent.preprocessor import Preprocessor, can_adapt
 from slm_lab.types import Metrics, ReplayBatch, Spaces, Transition
@@ -19,7 +20,7 @@ RewardTransform = Callable[[Tensor], Tensor]
 """Raw rewards -> rewards to learn from."""
 
 
-class ReplayBuffer:
+class ReplayBuffer(ExperienceBuffer):
     """Raw steps in, preprocessed minibatches out.
 
     Learning starts after `start` transitions and is due once per `every`. A vector step adds
@@ -49,7 +50,7 @@ class ReplayBuffer:
         return self._due > 0
 
     def add(
-        self, obs: np.ndarray, action: np.ndarray, transition: Transition, evaluated: Any = ()
+        self, obs: np.ndarray, action: np.ndarray, transition: Transition, evaluated: Evaluated = ()
     ) -> None:
         self._replay.add(obs, action, transition)
         before = self._seen

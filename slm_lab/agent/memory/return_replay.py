@@ -13,13 +13,13 @@ from torch import Tensor
 from slm_lab.agent.learning.returns import discounted_scan
 from slm_lab.agent.memory.replay import RewardTransform, SampledRing
 from slm_lab.agent.memory.ring import make_columns, pack, unpack
-from slm_lab.agent.memory.rollout import Evaluated, RolloutBuffer
+from slm_lab.agent.memory.rollout import Evaluated, ExperienceBuffer, RolloutBuffer
 from slm_lab.agent.memory.sampler import Sampler
 from slm_lab.agent.preprocessor import Preprocessor
 from slm_lab.types import ImitationBatch, Metrics, PastBatch, Spaces, Transition
 
 
-class ImitationBuffer:
+class ImitationBuffer(ExperienceBuffer):
     """A rollout to learn from once, beside past episodes to imitate."""
 
     def __init__(

@@ -17,7 +17,39 @@ Evaluated = Sequence[Tensor]
 """(log-probs, values) of the actions explored last, where acting gives them; or ()."""
 
 
-class RolloutBuffer:
+class ExperienceBuffer:
+    """Collects steps until there are enough to learn from.
+
+    Its state is complete after every `add`, so that it can be saved there. This one, of an agent
+    that only acts, keeps nothing, so the agent never changes.
+    """
+
+    @property
+    def ready(self) -> bool:
+        return False
+
+    def add(
+        self, obs: np.ndarray, action: np.ndarray, transition: Transition, evaluated: Evaluated = ()
+    ) -> None:
+        pass
+
+    def batch(self, frame: int) -> Any:
+        raise RuntimeError("this agent was made to act only (learns=False) and cannot be updated")
+
+    def learned(self, metrics: Metrics) -> None:
+        pass
+
+    def truncate_episodes(self, successors: np.ndarray) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class RolloutBuffer(ExperienceBuffer):
     """Raw steps in, one preprocessed rollout out as soon as the memory is full.
 
     With a memory on the device of the nets, an env's tensors never leave it.
