@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from slm_lab.agent.learning.returns import discounted_scan
+from slm_lab.spec import EnvSpec
 from slm_lab.types import Metrics, PastBatch, ReplayBatch, Rollout
-
-if TYPE_CHECKING:
-    from slm_lab.spec import EnvSpec
 
 State = dict[str, Tensor]
 ObsTransform = Callable[[Tensor], Tensor]

@@ -209,9 +209,8 @@ class GymnasiumVectorEnv(BackEnd):
         # Two observation buffers in turn: the last one handed out survives the next step.
         self.obs, self._spare_obs, self._final_obs = (self._blank_obs() for _ in range(3))
         self._rows, self._spare_rows = list(self.obs), list(self._spare_obs)
-        self._terminated = np.zeros(self.num_envs, bool)
-        self._truncated = np.zeros(self.num_envs, bool)
-        self._episode_end = np.zeros(self.num_envs, bool)
+        flags = (np.zeros(self.num_envs, bool) for _ in range(3))
+        self._terminated, self._truncated, self._episode_end = flags
         self._flags_are_set = False
 
         for env, env_seed in zip(self._envs, self._seeds, strict=True):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.net.conv import ConvNet, DuelingConvNet
 from slm_lab.agent.net.mlp import make_net
 from slm_lab.spec import SpecError, load_spec

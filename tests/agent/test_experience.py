@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.agent import Agent
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.agent.memory.replay import Replay, ReplayBuffer
 from slm_lab.agent.memory.return_replay import ImitationBuffer
 from slm_lab.agent.memory.rollout import RolloutBuffer, RolloutMemory

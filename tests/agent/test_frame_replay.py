@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.memory.frame_replay import FrameReplay
 from slm_lab.agent.memory.make import replay_bytes
 from slm_lab.agent.memory.replay import Replay, ReplayBuffer

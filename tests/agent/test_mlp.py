@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets, make_policy_net
 from slm_lab.agent.algorithm.distribution import make_action_distribution
+from slm_lab.agent.algorithm.nets import ActorCriticNets, make_policy_net
 from slm_lab.agent.net.mlp import MLPNet, make_activation, make_net
 from slm_lab.spec import MLPNetSpec, SpecError
 from slm_lab.spec.net.base import ACTIVATIONS, INIT_FNS

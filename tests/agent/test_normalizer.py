@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.preprocessor import (
     ObsNormalizer,
     RewardTransform,

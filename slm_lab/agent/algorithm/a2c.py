@@ -5,13 +5,12 @@ Deviation: advantages are standardised over the batch unless the spec says other
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
-from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets, Critic, with_successors
 from slm_lab.agent.algorithm.base import (
     SavedInParts,
     Setup,
@@ -20,15 +19,13 @@ from slm_lab.agent.algorithm.base import (
     on_policy_learner,
 )
 from slm_lab.agent.algorithm.distribution import make_action_distribution
+from slm_lab.agent.algorithm.nets import ActorCriticNets, Critic, with_successors
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.learning.compiler import Compiled
 from slm_lab.agent.learning.learner import Learner, State, check_finite, gradient_update
 from slm_lab.agent.learning.returns import discounted_returns, gae, n_step_returns, standardize
-from slm_lab.spec import Problem, SpecError
+from slm_lab.spec import ActorCriticSpec, Problem, SILSpec, Spec, SpecError
 from slm_lab.types import Metrics, Rollout
-
-if TYPE_CHECKING:
-    from slm_lab.spec import ActorCriticSpec, SILSpec, Spec
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
@@ -49,7 +46,7 @@ class ActorCritic(SavedInParts):
     """Owns nets, optimisers, schedules. One update = one gradient step on one rollout."""
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
-        self._spec = own = cast("ActorCriticSpec | SILSpec", spec.agent.algorithm)
+        self._spec = own = cast(ActorCriticSpec | SILSpec, spec.agent.algorithm)
         if own.normalize_advantages == "percentile":
             fix = "percentile is for PPO. Use standardize or none."
             raise SpecError([Problem("agent.algorithm.normalize_advantages", fix)])

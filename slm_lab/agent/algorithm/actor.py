@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slm_lab.agent.algorithm.base import Setup
 from slm_lab.agent.algorithm.distribution import (
     ActionDistribution,
     Categorical,
@@ -25,10 +25,7 @@ from slm_lab.agent.algorithm.schedule import scheduled_value
 from slm_lab.agent.learning.compiler import Compiled
 from slm_lab.agent.learning.learner import NetState, State
 from slm_lab.agent.net.mlp import MLPNet
-
-if TYPE_CHECKING:
-    from slm_lab.agent.algorithm.base import Setup
-    from slm_lab.spec import DQNSpec, SARSASpec
+from slm_lab.spec import DQNSpec, SARSASpec
 
 Heads = Sequence[Tensor]
 NumpyPolicy = Callable[[np.ndarray], list[np.ndarray]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,10 +14,8 @@ from torch import Tensor, nn
 
 from slm_lab.agent.learning.compiler import CompileMode
 from slm_lab.agent.learning.learner import Learner, NetState, State, acting_weights, gradient_update
+from slm_lab.spec import LossSpec
 from slm_lab.types import Spaces
-
-if TYPE_CHECKING:
-    from slm_lab.spec import LossSpec
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(prediction, target) -> scalar, or one number per row."""

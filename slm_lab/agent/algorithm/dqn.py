@@ -5,14 +5,14 @@ Deviation: a target net starts as a copy of the online net.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.actor import Actor, QExploration
 from slm_lab.agent.algorithm.base import SavedInParts, Setup, make_loss
-from slm_lab.agent.algorithm.q_nets import TargetUpdate, make_q_net
+from slm_lab.agent.algorithm.nets import TargetUpdate, make_q_net
 from slm_lab.agent.algorithm.schedule import LearningRates
 from slm_lab.agent.learning.learner import (
     Learner,
@@ -21,11 +21,9 @@ from slm_lab.agent.learning.learner import (
     gradients,
     replay_minibatches,
 )
+from slm_lab.spec import DQNSpec, Spec
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.types import Metrics, ReplayBatch
-
-if TYPE_CHECKING:
-    from slm_lab.spec import DQNSpec, Spec
 
 
 def td_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_select: Tensor) -> Tensor:
@@ -42,7 +40,7 @@ class DQN(SavedInParts):
     """Owns the Q net, its target, optimiser and exploration schedule."""
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
-        self._spec = own = cast("DQNSpec", spec.agent.algorithm)
+        self._spec = own = cast(DQNSpec, spec.agent.algorithm)
         self._batch_size = size = spec.agent.memory.batch_size
         self._has_target = ALGORITHMS[own.name].target_net
         net = spec.agent.net

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
-from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets, Critic
 from slm_lab.agent.algorithm.base import SavedInParts, Setup, initialising, make_loss
 from slm_lab.agent.algorithm.distribution import Distribution, make_action_distribution
+from slm_lab.agent.algorithm.nets import ActorCriticNets, Critic
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.learning.learner import (
     Learner,
@@ -28,11 +28,8 @@ from slm_lab.agent.learning.learner import (
     gradient_update,
 )
 from slm_lab.agent.learning.returns import gae, standardize
-from slm_lab.spec import ppo_minibatch_size
+from slm_lab.spec import PPOSILSpec, PPOSpec, Spec, ppo_minibatch_size
 from slm_lab.types import Metrics, Rollout
-
-if TYPE_CHECKING:
-    from slm_lab.spec import PPOSILSpec, PPOSpec, Spec
 
 
 def ppo_policy_loss(
@@ -81,7 +78,7 @@ class PPO(SavedInParts):
     """Owns nets, optimisers, schedules. One update = one rollout, several epochs of minibatches."""
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
-        self._spec = own = cast("PPOSpec | PPOSILSpec", spec.agent.algorithm)
+        self._spec = own = cast(PPOSpec | PPOSILSpec, spec.agent.algorithm)
         self._minibatch_size = ppo_minibatch_size(spec)
         distribution = make_action_distribution(setup.spaces, own.action_pdtype)
         actor, critic = spec.agent.net, spec.agent.critic

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.base import Setup
 from slm_lab.agent.learning.learner import Learner
+from slm_lab.spec import Spec
 from slm_lab.types import Metrics, Rollout
-
-if TYPE_CHECKING:
-    from slm_lab.spec import Spec
 
 
 class Random:

@@ -7,31 +7,29 @@ stands in for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.a2c import policy_gradient_loss
 from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
-from slm_lab.agent.algorithm.actor_critic_nets import make_policy_net
 from slm_lab.agent.algorithm.base import SavedInParts, Setup, initialising, on_policy_learner
 from slm_lab.agent.algorithm.distribution import make_action_distribution
+from slm_lab.agent.algorithm.nets import make_policy_net
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.learning.learner import NetState, State, check_finite
 from slm_lab.agent.learning.returns import discounted_returns, standardize
 from slm_lab.agent.preprocessor import RunningMoments
+from slm_lab.spec import ReinforceSpec, Spec
 from slm_lab.types import Metrics, Rollout
-
-if TYPE_CHECKING:
-    from slm_lab.spec import ReinforceSpec, Spec
 
 
 class Reinforce(SavedInParts):
     """Owns the policy net, its optimiser and schedules. One update = one gradient step."""
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
-        self._spec = own = cast("ReinforceSpec", spec.agent.algorithm)
+        self._spec = own = cast(ReinforceSpec, spec.agent.algorithm)
         net = spec.agent.net
         self._action_distribution = make_action_distribution(setup.spaces, own.action_pdtype)
         with initialising(setup.seeds.net):

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
-from slm_lab.agent.algorithm.actor_critic_nets import make_policy_net
 from slm_lab.agent.algorithm.base import SavedInParts, Setup, initialising, make_loss
 from slm_lab.agent.algorithm.distribution import Categorical, TanhNormal, make_action_distribution
+from slm_lab.agent.algorithm.nets import TargetUpdate, TwinCritic, make_policy_net
 from slm_lab.agent.algorithm.ppo import symlog
-from slm_lab.agent.algorithm.q_nets import TargetUpdate, TwinCritic
 from slm_lab.agent.algorithm.schedule import LearningRate, LearningRates
 from slm_lab.agent.learning.learner import (
     Learner,
@@ -31,10 +30,8 @@ from slm_lab.agent.learning.learner import (
     optimizer_steps,
     replay_minibatches,
 )
+from slm_lab.spec import CrossQSpec, SoftActorCriticSpec, Spec
 from slm_lab.types import Metrics, ReplayBatch
-
-if TYPE_CHECKING:
-    from slm_lab.spec import CrossQSpec, SoftActorCriticSpec, Spec
 
 Values = dict[str, Tensor]
 
@@ -81,7 +78,7 @@ class SoftActorCritic(SavedInParts):
     """Owns actor, critics, temperature, optimisers. An update of all of them is one graph."""
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
-        self._spec = own = cast("SoftActorCriticSpec | CrossQSpec", spec.agent.algorithm)
+        self._spec = own = cast(SoftActorCriticSpec | CrossQSpec, spec.agent.algorithm)
         self._batch_size = batch_size = spec.agent.memory.batch_size
         actor, critic = spec.agent.net, spec.agent.critic
         self._is_discrete = not setup.spaces.is_continuous

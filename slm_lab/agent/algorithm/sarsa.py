@@ -6,20 +6,18 @@ truncation the next action belongs to another episode: both rows are left out of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.actor import Actor, QExploration
 from slm_lab.agent.algorithm.base import SavedInParts, Setup, make_loss, on_policy_learner
-from slm_lab.agent.algorithm.q_nets import make_q_net
+from slm_lab.agent.algorithm.nets import make_q_net
 from slm_lab.agent.algorithm.schedule import LearningRates
 from slm_lab.agent.learning.learner import State, check_finite
+from slm_lab.spec import SARSASpec, Spec
 from slm_lab.types import Metrics, Rollout
-
-if TYPE_CHECKING:
-    from slm_lab.spec import SARSASpec, Spec
 
 
 def sarsa_target(
@@ -37,7 +35,7 @@ class SARSA(SavedInParts):
     """Owns the Q net, its optimiser and exploration schedule. One update = one gradient step."""
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
-        self._spec = own = cast("SARSASpec", spec.agent.algorithm)
+        self._spec = own = cast(SARSASpec, spec.agent.algorithm)
         net = spec.agent.net
         self._q = make_q_net(net, setup)
         self.modules = {"net": self._q.net}

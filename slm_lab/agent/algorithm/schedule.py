@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from slm_lab.agent.algorithm.base import SavedInParts
-from slm_lab.spec import Problem, SpecError
-
-if TYPE_CHECKING:
-    from slm_lab.spec import NetSpec, SchedulerSpec, ScheduleSpec
+from slm_lab.spec import NetSpec, Problem, SchedulerSpec, ScheduleSpec, SpecError
 
 
 def scheduled_value(spec: ScheduleSpec | None, frame: int, default: float = 0.0) -> float:

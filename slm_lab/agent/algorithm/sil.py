@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.a2c import ActorCritic
+from slm_lab.agent.algorithm.base import Setup
 from slm_lab.agent.algorithm.ppo import PPO
 from slm_lab.agent.learning.learner import (
     Learner,
@@ -22,12 +23,8 @@ from slm_lab.agent.learning.learner import (
     gradient_update,
     minibatches,
 )
-from slm_lab.spec import PPOSILSpec
+from slm_lab.spec import PPOSILSpec, SILSpec, Spec
 from slm_lab.types import ImitationBatch, Metrics, PastBatch
-
-if TYPE_CHECKING:
-    from slm_lab.agent.algorithm.base import Setup
-    from slm_lab.spec import SILSpec, Spec
 
 
 def sil_losses(
@@ -47,7 +44,7 @@ class SelfImitation:
     """A base algorithm, and a second learner over the base's own state."""
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
-        self._spec = own = cast("SILSpec | PPOSILSpec", spec.agent.algorithm)
+        self._spec = own = cast(SILSpec | PPOSILSpec, spec.agent.algorithm)
         base = (PPO if isinstance(own, PPOSILSpec) else ActorCritic)(spec, setup)
         self._base = base
         self.modules, self.learner = base.modules, base.learner

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,8 @@ from torch.func import functional_call
 from slm_lab.agent.learning.compiler import Compiled, CompileMode
 from slm_lab.agent.learning.optimizer import make_optimizer
 from slm_lab.error import LabError
-
-if TYPE_CHECKING:
-    from slm_lab.spec import NetSpec
-    from slm_lab.types import ReplayBatch
+from slm_lab.spec import NetSpec
+from slm_lab.types import ReplayBatch
 
 State = dict[str, Tensor]
 Update = Callable[..., tuple[State, dict[str, Tensor]]]

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from slm_lab.spec import OptimSpec
+from slm_lab.spec import OptimSpec
 
 Slots = dict[str, Tensor]
 """State of an optimiser: a step count and vectors as long as the parameters."""

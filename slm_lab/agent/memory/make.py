@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from loguru import logger
@@ -19,12 +19,9 @@ from slm_lab.agent.memory.sampler import (
     SequenceSampler,
     UniformSampler,
 )
-from slm_lab.spec import Problem, SpecError
-
-if TYPE_CHECKING:
-    from slm_lab.spec import Spec
-    from slm_lab.spec.algorithm.base import Pace
-    from slm_lab.types import Spaces
+from slm_lab.spec import Problem, Spec, SpecError
+from slm_lab.spec.algorithm.base import Pace
+from slm_lab.types import Spaces
 
 
 def make_rollout(

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from slm_lab.spec import Problem, SpecError
+from slm_lab.spec import DuelingMLPNetSpec, MLPNetSpec, NetSpec, Problem, SpecError
 from slm_lab.spec.net import NETS
-
-if TYPE_CHECKING:
-    from slm_lab.spec import DuelingMLPNetSpec, MLPNetSpec, NetSpec
 
 Shape = tuple[int, ...]
 
