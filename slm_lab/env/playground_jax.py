@@ -75,37 +75,6 @@ class Program(NamedTuple):
     privileged: int
 
 
-def make_playground_jax(spec: EnvSpec, *, seed: int) -> PlaygroundVectorEnv:
-    if importlib.util.find_spec("mujoco_playground") is None:
-        raise EnvError(
-            "env.backend: `playground` needs MuJoCo Playground, which is not installed. Run "
-            "`pip install 'slm-lab[playground]'`, or set env.backend to `envpool`."
-        )
-    # JAX would otherwise take most of a card's memory, which torch needs too.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    task, device, options = find_task(spec.name), _device(spec.device), dict(spec.kwargs)
-    full_reset = bool(options.pop("full_reset", True))
-    impl = options.pop("impl", "jax" if device.platform == "cpu" else None)
-    if impl not in (None, "jax", "warp"):
-        raise EnvError(f"env.impl: found `{impl}`. Expected jax or warp.")
-    dlpack = _shares_memory(options.pop("dlpack", None), device.platform)
-    repeat = action_repeat(task, options)
-    program = _program(
-        task.name, impl=impl, config=_flat(options), privileged=spec.privileged, device=device
-    )
-    return PlaygroundVectorEnv(
-        program,
-        num_envs=spec.num_envs,
-        seed=seed,
-        limit=-(-task.episode_length // repeat) if spec.max_t is None else spec.max_t,
-        action_repeat=repeat,
-        full_reset=full_reset,
-        device=device,
-        restorable=impl == "jax",
-        dlpack=dlpack,
-    )
-
-
 class PlaygroundVectorEnv(BackEnd):
     """A VectorEnv over a compiled batch.
 
@@ -118,32 +87,37 @@ class PlaygroundVectorEnv(BackEnd):
 
     backend = "playground"
 
-    def __init__(
-        self,
-        program: Program,
-        *,
-        num_envs: int,
-        seed: int,
-        limit: int,
-        action_repeat: int,
-        full_reset: bool,
-        device: jax.Device,
-        restorable: bool,
-        dlpack: bool,
-    ) -> None:
-        """`limit` counts decisions, each of `action_repeat` control steps."""
-        self._program = program
-        self._limit, self._repeat, self._full_reset = limit, action_repeat, full_reset
-        self.restorable, self._device, self._dlpack = restorable, device, dlpack
+    def __init__(self, spec: EnvSpec, *, seed: int) -> None:
+        if importlib.util.find_spec("mujoco_playground") is None:
+            raise EnvError(
+                "env.backend: `playground` needs MuJoCo Playground, which is not installed. Run "
+                "`pip install 'slm-lab[playground]'`, or set env.backend to `envpool`."
+            )
+        # JAX would otherwise take most of a card's memory, which torch needs too.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        task, device, options = find_task(spec.name), _device(spec.device), dict(spec.kwargs)
+        self._device = device
+        self._full_reset = bool(options.pop("full_reset", True))
+        impl = options.pop("impl", "jax" if device.platform == "cpu" else None)
+        if impl not in (None, "jax", "warp"):
+            raise EnvError(f"env.impl: found `{impl}`. Expected jax or warp.")
+        self.restorable = impl == "jax"
+        self._dlpack = _shares_memory(options.pop("dlpack", None), device.platform)
+        self._repeat = repeat = action_repeat(task, options)
+        # Decisions per episode, each of `repeat` control steps.
+        self._limit = -(-task.episode_length // repeat) if spec.max_t is None else spec.max_t
+        self._program = program = _program(
+            task.name, impl=impl, config=_flat(options), privileged=spec.privileged, device=device
+        )
         action = BoxAction(spaces.Box(-1.0, 1.0, (program.action_size,), np.float32))
-        traits = {"privileged": program.privileged, "on_device": dlpack}
-        super().__init__(num_envs, Cast((program.obs_size,)), action, seed, **traits)
+        traits = {"privileged": program.privileged, "on_device": self._dlpack}
+        super().__init__(spec.num_envs, Cast((program.obs_size,)), action, seed, **traits)
         self._running: Running | None = None
         self._first: Running | None = None  # what to return to, without full resets
         # JAX's arrays are read-only and NumPy's are not: rows are copied into buffers, in turn.
         self._buffer, self._spare_buffer, self._final_obs = (self._blank_obs() for _ in range(3))
         self.obs: Rows = self._buffer
-        if dlpack:
+        if self._dlpack:
             with _exact(device) as jax:
                 self.obs = from_dlpack(jax.numpy.zeros(self._buffer.shape))
 

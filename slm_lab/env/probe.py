@@ -20,10 +20,13 @@ StepResult = tuple[Obs, float, bool, bool, dict[str, Any]]
 class Probe(gym.Env[Obs, Any]):
     """What the probes share: spaces, one float32 in [-1, 1] as observation, the number of steps."""
 
-    def __init__(self) -> None:
+    length = 1
+
+    def __init__(self, length: int | None = None) -> None:
         self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
         self.action_space: spaces.Space[Any] = spaces.Discrete(2)
-        self.length = 1
+        if length is not None:
+            self.length = length
         self.elapsed = 0
         self.signal = 0.0
 
@@ -80,9 +83,7 @@ class DelayedReward(Probe):
     Tests discounting and the bootstrap.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.length = 2
+    length = 2
 
     def reward(self, action: Any) -> float:
         reward, self.signal = self.signal, 1.0
@@ -148,9 +149,7 @@ class Truncated(Probe):
     bootstrap at truncation falls short of it.
     """
 
-    def __init__(self, length: int = 10) -> None:
-        super().__init__()
-        self.length = length
+    length = 10
 
     def step(self, action: Any) -> StepResult:
         obs, reward, ended, _, info = super().step(action)
@@ -166,9 +165,7 @@ class Terminated(Probe):
     Answer: with n steps left V = (1 - gamma^n) / (1 - gamma); the last step is worth exactly 1.
     """
 
-    def __init__(self, length: int = 10) -> None:
-        super().__init__()
-        self.length = length
+    length = 10
 
     def first_signal(self) -> float:
         return 1.0
@@ -185,10 +182,7 @@ class RepeatPrevious(Probe):
     Answer: return length - 1 with one step of memory; 0 on average without.
     """
 
-    def __init__(self, length: int = 8) -> None:
-        super().__init__()
-        self.length = length
-        self.previous = 0.0
+    length = 8
 
     def first_signal(self) -> float:
         self.previous = 0.0
@@ -207,10 +201,7 @@ class RecallFirst(Probe):
     Answer: return 1 with a memory of `length` steps; 0 on average without.
     """
 
-    def __init__(self, length: int = 6) -> None:
-        super().__init__()
-        self.length = length
-        self.first = 0.0
+    length = 6
 
     def first_signal(self) -> float:
         self.first = self.random_sign()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -15,7 +17,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from slm_lab.agent.agent import make_agent
-from slm_lab.agent.memory import make
 from slm_lab.agent.memory.make import check_fits, replay_bytes
 from slm_lab.agent.memory.replay import Replay
 from slm_lab.agent.memory.sampler import PrioritizedSampler, Sampler, UniformSampler
@@ -352,19 +353,12 @@ def test_predicted_bytes_by_hand() -> None:
 def test_a_replay_that_cannot_fit_is_refused_by_its_key(
     make_spec: Callable[..., Spec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(make, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     check_fits(900)
     with pytest.raises(SpecError, match=r"agent\.memory\.max_size: the replay would take"):
         check_fits(901)
     with pytest.raises(SpecError, match=r"agent\.memory\.max_size"):
         make_agent(make_spec("DQN"), Spaces((1,), "float32", "discrete", (2,)), seed=0)
-    monkeypatch.setattr(make, "available_bytes", lambda: None)
-    check_fits(10**18)  # a machine that does not say how much is free is not second-guessed
-
-
-def test_free_memory_is_known_here() -> None:
-    free = make.available_bytes()
-    assert free is None or free > 10**6
 
 
 def test_a_replay_smaller_than_one_step_of_all_envs_is_refused(

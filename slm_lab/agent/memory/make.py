@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
+import psutil
 import torch
 from loguru import logger
 
@@ -125,29 +125,10 @@ def replay_bytes(capacity: int, spaces: Spaces, *, keeps_frames: bool = False) -
 
 def check_fits(size: int) -> None:
     """Refuse a replay that the free memory of the machine cannot hold."""
-    free = available_bytes()
-    if free is not None and size > 0.9 * free:
-        raise SpecError(
-            [
-                Problem(
-                    "agent.memory.max_size",
-                    f"the replay would take {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free. "
-                    "Lower max_size, or run fewer sessions at once.",
-                )
-            ]
+    free = psutil.virtual_memory().available
+    if size > 0.9 * free:
+        fix = (
+            f"the replay would take {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free. "
+            "Lower max_size, or run fewer sessions at once."
         )
-
-
-def available_bytes() -> int | None:
-    """Free memory as the kernel counts it, or None where it does not say."""
-    try:
-        with open("/proc/meminfo") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
-    if "SC_AVPHYS_PAGES" in names and "SC_PAGE_SIZE" in names:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
+        raise SpecError([Problem("agent.memory.max_size", fix)])

@@ -292,7 +292,7 @@ class EpisodeMemory:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._running, self._finished = (
-            [[_Step.of_saved(*row) for row in steps] for steps in unpack(state[name])]
+            [[_Step._make(row) for row in steps] for steps in unpack(state[name])]
             for name in ("running", "finished")
         )
 
@@ -321,11 +321,6 @@ class _Step(NamedTuple):
         ended = terminated or truncated
         next_obs = on_host(transition.next_obs)[env].copy() if ended else obs
         return cls(obs, action, float(transition.reward[env]), terminated, truncated, next_obs)
-
-    @classmethod
-    def of_saved(cls, *row: np.ndarray) -> _Step:
-        obs, action, reward, terminated, truncated, next_obs = row
-        return cls(obs, action, float(reward), bool(terminated), bool(truncated), next_obs)
 
 
 def _stack(observations: list[np.ndarray], like: Tensor) -> Tensor:

@@ -168,10 +168,6 @@ def gain_name(activation: str | None) -> str:
     return _GAIN_NAMES.get((activation or "").lower(), "linear")
 
 
-def gain(activation: str | None) -> float:
-    return nn.init.calculate_gain(gain_name(activation))  # type: ignore[arg-type]
-
-
 _WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -214,5 +210,6 @@ def _filler(init_fn: str, activation: str | None) -> Callable[[Tensor], object]:
         nonlinearity = name if name in ("relu", "leaky_relu") else "relu"
         return lambda weight: function(weight, nonlinearity=nonlinearity)
     if init_fn.startswith(("orthogonal", "xavier")):
-        return lambda weight: function(weight, gain=gain(activation))
+        gain = nn.init.calculate_gain(gain_name(activation))  # type: ignore[arg-type]
+        return lambda weight: function(weight, gain=gain)
     return lambda weight: function(weight)
