@@ -237,12 +237,8 @@ class RewardTransform:
         self._scale = scale
         self._clip = clip
         self._moments = RunningMoments(()) if normalize else None
+        self.follows_rewards = normalize  # whether the scale moves with observed rewards
         self._return = torch.zeros(lanes)
-
-    @property
-    def follows_rewards(self) -> bool:
-        """Whether the scale moves with the rewards that are observed."""
-        return self._moments is not None
 
     def observe(self, reward: Tensor, ended: Tensor) -> None:
         """Update the statistics by raw rewards [T, B], in order of time."""

@@ -19,7 +19,7 @@ import numpy as np
 from slm_lab.env.error import EnvError
 from slm_lab.env.registry import find_registered
 from slm_lab.env.space import action_codec, obs_codec
-from slm_lab.env.vector import BackEnd, check_batch, grid
+from slm_lab.env.vector import VectorEnv, check_batch, grid
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
 
@@ -73,11 +73,11 @@ def make_atari(spec: EnvSpec, *, seed: int, render: bool = False) -> AtariEnv:
     return AtariEnv(games, seed=seed, render=render)
 
 
-class AtariEnv(BackEnd):
+class AtariEnv(VectorEnv):
     """A VectorEnv over ale-py's batch; a resumed run begins new games, as none can be saved."""
 
     backend = "ale"
-    restorable = False
+    obs: np.ndarray
 
     def __init__(self, games: AtariVectorEnv, *, seed: int, render: bool = False) -> None:
         self._games = games
@@ -91,7 +91,6 @@ class AtariEnv(BackEnd):
         self._none_over = np.zeros(self.num_envs, bool)
 
     def reset(self) -> np.ndarray:
-        """Begin a new game everywhere. The first call seeds the games, later ones do not."""
         self.episodes.abandon()
         self.obs, info = self._games.reset(seed=None if self._started else np.array(self._seeds))
         self._began_at = _began_at(info)

@@ -18,7 +18,7 @@ import numpy as np
 
 from slm_lab.env.error import EnvError
 from slm_lab.env.space import ObsCodec, action_codec, obs_codec
-from slm_lab.env.vector import BackEnd, check_batch, spawn_streams
+from slm_lab.env.vector import VectorEnv, check_batch, spawn_streams
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
 
@@ -78,11 +78,11 @@ def make_pool(name: str, spec: EnvSpec, options: Mapping[str, Any], *, seed: int
     return pool
 
 
-class EnvpoolVectorEnv(BackEnd):
+class EnvpoolVectorEnv(VectorEnv):
     """A VectorEnv over a pool of envpool."""
 
     backend = "envpool"
-    restorable = False
+    obs: np.ndarray
 
     def __init__(
         self,

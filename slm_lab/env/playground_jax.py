@@ -32,7 +32,7 @@ from torch.utils.dlpack import from_dlpack
 from slm_lab.env.error import EnvError
 from slm_lab.env.playground import action_repeat, find_task
 from slm_lab.env.space import BoxAction, Cast
-from slm_lab.env.vector import BackEnd, check_batch
+from slm_lab.env.vector import VectorEnv, check_batch
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
 
@@ -75,7 +75,7 @@ class Program(NamedTuple):
     privileged: int
 
 
-class PlaygroundVectorEnv(BackEnd):
+class PlaygroundVectorEnv(VectorEnv):
     """A VectorEnv over a compiled batch.
 
     The state of the envs is a tree of arrays and is saved whole, so that a run resumes exactly;
@@ -101,7 +101,7 @@ class PlaygroundVectorEnv(BackEnd):
         impl = options.pop("impl", "jax" if device.platform == "cpu" else None)
         if impl not in (None, "jax", "warp"):
             raise EnvError(f"env.impl: found `{impl}`. Expected jax or warp.")
-        self.restorable = impl == "jax"
+        self._is_restorable: bool = impl == "jax"
         self._dlpack = _shares_memory(options.pop("dlpack", None), device.platform)
         self._repeat = repeat = action_repeat(task, options)
         # Decisions per episode, each of `repeat` control steps.
@@ -121,8 +121,11 @@ class PlaygroundVectorEnv(BackEnd):
             with _exact(device) as jax:
                 self.obs = from_dlpack(jax.numpy.zeros(self._buffer.shape))
 
+    @property
+    def restorable(self) -> bool:
+        return self._is_restorable
+
     def reset(self) -> Rows:
-        """Begin a new episode everywhere; the first call seeds the envs, later ones go on."""
         self.episodes.abandon()
         if isinstance(self.obs, torch.Tensor) and self.obs.is_cuda:
             # JAX may write next where torch has yet to read: see `_shared`.

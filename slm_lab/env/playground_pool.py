@@ -153,7 +153,9 @@ def _write_bare(model: Path, target: Path) -> bool:
     except ElementTree.ParseError:
         return False
     for texture in tree.iter("texture"):
-        kept = {"type": texture.get("type", "cube"), "name": _name(texture)}
+        # Materials refer to a texture by its name, else by that of its file.
+        name = texture.get("name") or Path(texture.get("file", "")).stem
+        kept = {"type": texture.get("type", "cube"), "name": name}
         texture.attrib.clear()
         texture.attrib.update(
             {"builtin": "flat", "width": "1", "height": "1"}
@@ -161,11 +163,6 @@ def _write_bare(model: Path, target: Path) -> bool:
         )
     tree.write(target)
     return True
-
-
-def _name(texture: ElementTree.Element) -> str:
-    """The name by which materials refer to a texture: its own, else that of its file."""
-    return texture.get("name") or Path(texture.get("file", "")).stem
 
 
 def _link(original: Path, target: Path) -> None:

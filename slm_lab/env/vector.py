@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise, repeat
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -89,50 +89,15 @@ class EpisodeStats:
         self._began_at = np.array(state["began_at"], dtype=np.int64)
 
 
-class VectorEnv(Protocol):
-    """B envs stepped together; one env is a batch of one.
+class VectorEnv:
+    """B envs stepped together; one env is a batch of one. The back-ends share what stands here.
 
     The arrays that an env returns are its own buffers. The `obs` of a step stays valid through the
     next `step` call, so that a caller can store both; every other array only until that call.
     """
 
-    spaces: Spaces
-    num_envs: int
-    episodes: EpisodeStats
     backend: str
-
-    @property
-    def restorable(self) -> bool:
-        """Whether `load_state_dict` continues the running episodes bit for bit."""
-        ...
-
-    @property
-    def obs(self) -> Rows:
-        """The observations to act on: the last of `reset`, `step` or `load_state_dict`."""
-        ...
-
-    @property
-    def codecs(self) -> Codecs:
-        """Converters between the env's arrays and the agent's, used by policy export."""
-        ...
-
-    def reset(self) -> Rows: ...
-    def step(self, action: Rows) -> Transition: ...
-    def sample_action(self) -> np.ndarray:
-        """Random actions in the agent's units, from a stream of their own."""
-        ...
-
-    def render(self) -> np.ndarray | None:
-        """All envs side by side as one RGB array, or None when made without rendering."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-    def close(self) -> None: ...
-
-
-class BackEnd:
-    """What the back-ends share: spaces, episode statistics, and a stream of random actions."""
+    obs: Rows  # to act on: the last of `reset`, `step` or `load_state_dict`
 
     def __init__(
         self, num_envs: int, obs: ObsCodec, action: ActionCodec, seed: int, **traits: Any
@@ -147,10 +112,27 @@ class BackEnd:
         self._seeds, self._action_rng = spawn_streams(seed, num_envs)
         self._reward = np.zeros(num_envs, np.float32)
 
+    @property
+    def restorable(self) -> bool:
+        """Whether `load_state_dict` continues the running episodes bit for bit."""
+        return False
+
+    def reset(self) -> Rows:
+        """Begin a new episode everywhere. The first call seeds the envs, later ones do not."""
+        raise NotImplementedError
+
+    def step(self, action: Rows) -> Transition:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
     def sample_action(self) -> np.ndarray:
+        """Random actions in the agent's units, from a stream of their own."""
         return self._action_codec.sample(self._action_rng, self.num_envs)
 
     def render(self) -> np.ndarray | None:
+        """All envs side by side as one RGB array, or None when made without rendering."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -184,7 +166,7 @@ def check_batch(action: Rows, num_envs: int) -> None:
         )
 
 
-class GymnasiumVectorEnv(BackEnd):
+class GymnasiumVectorEnv(VectorEnv):
     """A loop over Gymnasium env objects.
 
     It leaves out info dicts, per-step copies of the batch, per-env array conversions and reset
@@ -201,6 +183,7 @@ class GymnasiumVectorEnv(BackEnd):
     """
 
     backend = "gymnasium"
+    obs: np.ndarray
 
     def __init__(self, envs: Sequence[gym.Env[Any, Any]], *, seed: int, threads: int = 1) -> None:
         self._envs = list(envs)
@@ -227,7 +210,6 @@ class GymnasiumVectorEnv(BackEnd):
         return self._replays_exactly and self._log.complete
 
     def reset(self) -> np.ndarray:
-        """Begin a new episode everywhere. The first call seeds the envs, later ones do not."""
         self.episodes.abandon()
         self._swap_obs_buffers()
         for slot in range(self.num_envs):

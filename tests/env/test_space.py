@@ -11,7 +11,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from slm_lab.env import EnvError
 from slm_lab.env.space import action_codec, obs_codec, quicken
-from slm_lab.env.vector import BackEnd
+from slm_lab.env.vector import VectorEnv
 
 
 def encode(space, obs, lead=()):
@@ -193,7 +193,7 @@ def test_decoded_actions_are_new_arrays_inside_the_space(space):
 
 def test_spaces_carry_shapes_to_the_agent():
     obs, action = spaces.Box(0, 255, (84, 84, 3), np.uint8), spaces.Discrete(4)
-    box = BackEnd(1, obs_codec(obs), action_codec(action), seed=0).spaces
+    box = VectorEnv(1, obs_codec(obs), action_codec(action), seed=0).spaces
     assert box.is_image
     assert (box.obs_shape, box.obs_dtype) == ((3, 84, 84), "uint8")
     assert (box.action_type, box.action_sizes) == ("discrete", (4,))

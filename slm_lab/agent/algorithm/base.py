@@ -55,7 +55,7 @@ class Stateful(Protocol):
 
 
 class SavedInParts:
-    """Saves an algorithm as the states of its `_parts`, by their names."""
+    """Saves an object as the states of its `_parts`, by their names."""
 
     _parts: Mapping[str, Stateful]
 

@@ -120,7 +120,7 @@ def compile_graph(
         }
         graph = make_fx(function, decomposition_table=_FASTER, tracing_mode="fake")(*inputs)
         # Layouts of convolutions are chosen on the way through autograd.
-        if on_cpu and not _has_convolution(graph):
+        if on_cpu and not any(node.target in _CONVOLUTIONS for node in graph.graph.nodes):
             return _compile_directly(graph, inputs, options)
         return cast(TensorFunction, compile_fx(graph, list(inputs), config_patches=options))
 
@@ -156,9 +156,10 @@ def _compile_directly(
     return lambda *inputs: native(list(inputs))
 
 
-def _has_convolution(graph: torch.fx.GraphModule) -> bool:
-    convolutions = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
-    return any(node.target in convolutions for node in graph.graph.nodes)
+_CONVOLUTIONS = {
+    torch.ops.aten.convolution.default,
+    torch.ops.aten.convolution_backward.default,
+}
 
 
 def _tanh_by_sigmoid(x: Tensor) -> Tensor:

@@ -207,7 +207,7 @@ class Replay(SampledRing):
         """
         index = self._draw(batches)
         rows = index.numpy()
-        reward, discount, last = self._n_step_return(rows, transform_reward or _as_it_is)
+        reward, discount, last = self._n_step_return(rows, transform_reward or (lambda raw: raw))
         return ReplayBatch(
             obs=self._take("obs", rows),
             action=self._take("action", rows),
@@ -243,7 +243,3 @@ class Replay(SampledRing):
             total = total + np.where(goes_on, reach * reward, np.float32(0))
             reach = np.where(goes_on, reach * gamma, reach)
         return total, reach * ~self._flat["terminated"].take(last), last
-
-
-def _as_it_is(reward: Tensor) -> Tensor:
-    return reward

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,16 +39,6 @@ def make_columns(
         name: torch.zeros((*lead, *shape), dtype=dtype, device=device)
         for name, (shape, dtype) in kinds.items()
     }
-
-
-class SavedRing(Protocol):
-    """A saved ring, in memory or on disk."""
-
-    @property
-    def written(self) -> int: ...
-    @property
-    def generation(self) -> int: ...
-    def copy_into(self, columns: Mapping[str, Tensor]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
