@@ -13,9 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slm_lab.agent.agent import Agent
+    from slm_lab.agent.agent import Agent, make_agent
     from slm_lab.agent.learning.learner import DivergenceError
-    from slm_lab.agent.make import make_agent
     from slm_lab.analysis.evaluation import Evaluation
     from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.analysis.trial import TrialMetrics
@@ -53,7 +52,7 @@ _HOME = {
     "evaluate": "api.evaluate",
     "load_agent": "playback.saved_agent",
     "load_spec": "spec",
-    "make_agent": "agent.make",
+    "make_agent": "agent.agent",
     "make_env": "env",
     "run": "api.run",
 }

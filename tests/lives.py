@@ -12,7 +12,7 @@ from slm_lab.env.vector import VectorEnv
 from slm_lab.types import Rows, Transition
 
 
-class LosesLives:
+class LosesLives(VectorEnv):
     """An env around an env: each game loses a life every `steps` steps, and goes on.
 
     As Atari with `life_loss_info`: a lost life is `terminated`, only the end of the game ends the
@@ -26,6 +26,16 @@ class LosesLives:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
+
+    @property
+    def restorable(self) -> bool:
+        return self._env.restorable
+
+    def sample_action(self) -> np.ndarray:
+        return self._env.sample_action()
+
+    def close(self) -> None:
+        self._env.close()
 
     def reset(self) -> Rows:
         self._elapsed[:] = 0

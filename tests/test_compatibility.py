@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.spec import Spec, SpecError, spec_from_dict

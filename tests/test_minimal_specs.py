@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.spec import Spec, spec_from_dict
 from slm_lab.training.loop import Loop, play

@@ -8,19 +8,19 @@ step, and preprocesses each batch by the latest.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from slm_lab.agent.learning.moments import RunningMoments, State
 from slm_lab.agent.learning.returns import discounted_scan
+from slm_lab.spec import EnvSpec
 from slm_lab.types import Metrics, PastBatch, ReplayBatch, Rollout
 
-if TYPE_CHECKING:
-    from slm_lab.spec import EnvSpec
-
+State = dict[str, Tensor]
+ObsTransform = Callable[[Tensor], Tensor]
 Batch = TypeVar("Batch", Rollout, ReplayBatch, PastBatch)
 
 
@@ -33,7 +33,7 @@ class Preprocessor:
 
     def __init__(
         self,
-        obs_transform: ObsNormalizer | ObsClip | None,
+        obs_transform: ObsTransform | None,
         reward_transform: RewardTransform | None,
         device: torch.device,
         *,
@@ -43,11 +43,16 @@ class Preprocessor:
         self._reward_transform = reward_transform
         self._device = device
         self._on_cpu = device.type == "cpu"
-        self._on_device = on_device
+        self.on_device = on_device
+        self._statistics: dict[str, ObsNormalizer | RewardTransform] = {}
+        if isinstance(obs_transform, ObsNormalizer):
+            self._statistics["obs_normalizer"] = obs_transform
+        if reward_transform is not None:
+            self._statistics["reward_transform"] = reward_transform
 
     @property
     def has_statistics(self) -> bool:
-        return isinstance(self._obs_transform, ObsNormalizer) or self._reward_transform is not None
+        return bool(self._statistics)
 
     @property
     def rescales_rewards(self) -> bool:
@@ -60,7 +65,7 @@ class Preprocessor:
         return self._on_cpu and self._obs_transform is None
 
     def obs(self, obs: Tensor) -> Tensor:
-        if self._on_device:
+        if self.on_device:
             obs = obs.to(self._device)
         if self._obs_transform is not None:
             obs = self._obs_transform(obs)
@@ -103,18 +108,11 @@ class Preprocessor:
 
     def statistics(self) -> dict[str, dict[str, Tensor]]:
         """Running statistics by the name of their owner."""
-        statistics = {}
-        if isinstance(self._obs_transform, ObsNormalizer):
-            statistics["obs_normalizer"] = self._obs_transform.state_dict()
-        if self._reward_transform is not None:
-            statistics["reward_transform"] = self._reward_transform.state_dict()
-        return statistics
+        return {name: owner.state_dict() for name, owner in self._statistics.items()}
 
     def load_statistics(self, state: dict[str, dict[str, Tensor]]) -> None:
-        if isinstance(self._obs_transform, ObsNormalizer):
-            self._obs_transform.load_state_dict(state["obs_normalizer"])
-        if self._reward_transform is not None:
-            self._reward_transform.load_state_dict(state["reward_transform"])
+        for name, owner in self._statistics.items():
+            owner.load_state_dict(state[name])
 
 
 class RecurrentPreprocessor(Preprocessor):
@@ -122,7 +120,7 @@ class RecurrentPreprocessor(Preprocessor):
 
     def __init__(
         self,
-        obs_transform: ObsNormalizer | ObsClip | None,
+        obs_transform: ObsTransform | None,
         reward_transform: RewardTransform | None,
         device: torch.device,
         obs_shape: tuple[int, ...],
@@ -150,6 +148,39 @@ def can_adapt(metrics: Metrics) -> bool:
     to 4.
     """
     return metrics.values.get("lr") != 0.0
+
+
+class RunningMoments:
+    """Mean and variance of all rows so far, merged batch by batch (Chan et al. 1979).
+
+    They stay on the device of the rows: copies would wait for it.
+    """
+
+    def __init__(self, shape: tuple[int, ...], device: torch.device | str = "cpu") -> None:
+        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.var = torch.ones(shape, dtype=torch.float64, device=device)
+        self.count = torch.zeros((), dtype=torch.float64, device=device)
+
+    def update(self, x: Tensor) -> None:
+        """x: [N, *shape]."""
+        x = x.double()
+        n = x.shape[0]
+        var, mean = torch.var_mean(x, 0, correction=0)
+        total = self.count + n
+        delta = mean - self.mean
+        # A fresh normaliser's unit variance is a placeholder and carries no weight.
+        spread = self.var * self.count + var * n + delta.square() * (self.count * n / total)
+        self.mean += delta * (n / total)
+        self.var.copy_(spread / total)
+        self.count.copy_(total)
+
+    def state_dict(self) -> State:
+        return {"mean": self.mean.clone(), "var": self.var.clone(), "count": self.count.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        self.mean.copy_(state["mean"])
+        self.var.copy_(state["var"])
+        self.count.copy_(state["count"])
 
 
 class ObsNormalizer:
@@ -187,16 +218,6 @@ class ObsNormalizer:
         self._inv_std.copy_((self._moments.var + 1e-8).rsqrt())
 
 
-class ObsClip:
-    """Clips observations without normalising them."""
-
-    def __init__(self, clip: float) -> None:
-        self._clip = clip
-
-    def __call__(self, obs: Tensor) -> Tensor:
-        return obs.clamp(-self._clip, self._clip)
-
-
 class RewardTransform:
     """Scales raw rewards, divides them by the std of the discounted return, and clips them.
 
@@ -216,12 +237,8 @@ class RewardTransform:
         self._scale = scale
         self._clip = clip
         self._moments = RunningMoments(()) if normalize else None
+        self.follows_rewards = normalize  # whether the scale moves with observed rewards
         self._return = torch.zeros(lanes)
-
-    @property
-    def follows_rewards(self) -> bool:
-        """Whether the scale moves with the rewards that are observed."""
-        return self._moments is not None
 
     def observe(self, reward: Tensor, ended: Tensor) -> None:
         """Update the statistics by raw rewards [T, B], in order of time."""
@@ -261,10 +278,11 @@ class RewardTransform:
 
 def make_obs_transform(
     spec: EnvSpec, obs_shape: tuple[int, ...], device: torch.device | str = "cpu"
-) -> ObsNormalizer | ObsClip | None:
+) -> ObsTransform | None:
     if spec.normalize_obs:
         return ObsNormalizer(obs_shape, spec.clip_obs, device)
-    return None if spec.clip_obs is None else ObsClip(spec.clip_obs)
+    clip = spec.clip_obs
+    return None if clip is None else lambda obs: obs.clamp(-clip, clip)
 
 
 def make_reward_transform(spec: EnvSpec, gamma: float, lanes: int) -> RewardTransform | None:

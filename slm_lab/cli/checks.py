@@ -73,7 +73,7 @@ def env_baseline(
 ) -> None:
     """Measure the score of random actions in an env, and keep it for the strength metrics."""
     from slm_lab.analysis.metrics import save_random_baseline
-    from slm_lab.env.baseline import measure_random_policy
+    from slm_lab.env.check import measure_random_policy
     from slm_lab.spec import EnvSpec
 
     spec = EnvSpec.model_validate({"name": env_id, "max_frame": 1})

@@ -12,15 +12,14 @@ come at the end of the game.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from slm_lab.env.error import EnvError
 from slm_lab.env.registry import find_registered
-from slm_lab.env.space import Codecs, action_codec, make_spaces, obs_codec
-from slm_lab.env.vector import EpisodeStats, check_batch, grid, spawn_streams
+from slm_lab.env.space import action_codec, obs_codec
+from slm_lab.env.vector import VectorEnv, check_batch, grid
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
 
@@ -74,31 +73,24 @@ def make_atari(spec: EnvSpec, *, seed: int, render: bool = False) -> AtariEnv:
     return AtariEnv(games, seed=seed, render=render)
 
 
-class AtariEnv:
+class AtariEnv(VectorEnv):
     """A VectorEnv over ale-py's batch; a resumed run begins new games, as none can be saved."""
 
     backend = "ale"
-    restorable = False
+    obs: np.ndarray
 
     def __init__(self, games: AtariVectorEnv, *, seed: int, render: bool = False) -> None:
         self._games = games
         self._renders = render
-        self.num_envs: int = games.num_envs
-        obs_space = obs_codec(games.single_observation_space)
-        self._action_codec = action_codec(games.single_action_space)
-        self.codecs = Codecs(obs_space, self._action_codec)
-        spaces = make_spaces(obs_space, self._action_codec)
-        self.spaces = replace(spaces, frame_stack=spaces.obs_shape[0])
-        self.episodes = EpisodeStats(self.num_envs)
-        self._seeds, self._action_rng = spawn_streams(seed, self.num_envs)
+        obs = obs_codec(games.single_observation_space)
+        action = action_codec(games.single_action_space)
+        super().__init__(games.num_envs, obs, action, seed, frame_stack=obs.shape[0])
         self._started = False
-        # ale-py returns new arrays at every step, so no buffers are needed here.
-        self.obs = np.zeros((self.num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype)
+        self.obs = self._blank_obs()  # ale-py returns new arrays at every step: one is enough
         self._began_at = np.zeros(self.num_envs, np.int32)  # emulator frame of each game's start
         self._none_over = np.zeros(self.num_envs, bool)
 
     def reset(self) -> np.ndarray:
-        """Begin a new game everywhere. The first call seeds the games, later ones do not."""
         self.episodes.abandon()
         self.obs, info = self._games.reset(seed=None if self._started else np.array(self._seeds))
         self._began_at = _began_at(info)
@@ -124,9 +116,6 @@ class AtariEnv:
         self.episodes.add(reward, over)
         return Transition(obs, next_obs, reward, terminated, truncated, is_over)
 
-    def sample_action(self) -> np.ndarray:
-        return self._action_codec.sample(self._action_rng, self.num_envs)
-
     def render(self) -> np.ndarray | None:
         """The newest frame that the agent sees, in grey: ale-py's batch draws nothing else."""
         if not self._renders:
@@ -137,16 +126,9 @@ class AtariEnv:
     def close(self) -> None:
         self._games.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "episodes": self.episodes.state_dict(),
-            "action_rng": self._action_rng.bit_generator.state,
-        }
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the statistics of finished games; the running games are lost."""
-        self.episodes.load_state_dict(state["episodes"])
-        self._action_rng.bit_generator.state = state["action_rng"]
+        super().load_state_dict(state)
         self.reset()
 
 

@@ -1,4 +1,4 @@
-"""Checks of an env before training, for `slm-lab env check`.
+"""Checks of an env before training, for `slm-lab env check`, and the score of random actions.
 
 Gymnasium's own checker runs first. Then come rollouts through the back-end, bounds, episode
 endings, repeatability under a seed and exact resume.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 import time
 import warnings
 from collections.abc import Collection
@@ -25,6 +26,7 @@ from slm_lab.env.vector import VectorEnv
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Spaces, on_host
 
+EPISODES, PARALLEL = 100, 10  # of the score of random actions
 SHORT_STEPS = 200  # enough to cross a few resets of a short episode, quick even for slow envs
 
 
@@ -212,3 +214,45 @@ def _mean(values: Collection[float]) -> float:
 def _plain(message: str) -> str:
     """A warning without terminal colours and Gymnasium's own prefix."""
     return re.sub(r"\x1b\[\d*m", "", message).removeprefix("WARN: ").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class RandomBaseline:
+    """Score of a uniformly random policy in an env, from which the strength metrics count."""
+
+    mean: float
+    std: float
+    episodes: int
+
+
+def measure_random_policy(
+    spec: EnvSpec, *, episodes: int = EPISODES, seconds: float | None = None, seed: int = 0
+) -> RandomBaseline | None:
+    """Mean raw return of `episodes` episodes with uniform actions.
+
+    Each of a few envs plays its share of episodes to the end, because counting the episodes that
+    end first would favour short ones. None when an env finishes no episode within `seconds`.
+    """
+    parallel = min(PARALLEL, episodes)
+    share = -(-episodes // parallel)
+    env = make_env(spec.model_copy(update={"num_envs": parallel}), seed=seed)
+    returns: list[list[float]] = [[] for _ in range(parallel)]
+    running = [0.0] * parallel
+    deadline = None if seconds is None else time.monotonic() + seconds
+    try:
+        env.reset()
+        while any(len(done) < share for done in returns):
+            if deadline is not None and time.monotonic() > deadline:
+                if not all(returns):
+                    return None
+                break
+            step = env.step(env.sample_action())
+            for slot in range(parallel):
+                running[slot] += float(step.reward[slot])
+                if step.episode_end[slot]:
+                    returns[slot].append(running[slot])
+                    running[slot] = 0.0
+    finally:
+        env.close()
+    counted = [value for done in returns for value in done[:share]]
+    return RandomBaseline(statistics.fmean(counted), statistics.pstdev(counted), len(counted))

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from slm_lab.env.error import EnvError
-from slm_lab.env.space import Codecs, ObsCodec, action_codec, make_spaces, obs_codec
-from slm_lab.env.vector import EpisodeStats, check_batch, spawn_streams
+from slm_lab.env.space import ObsCodec, action_codec, obs_codec
+from slm_lab.env.vector import VectorEnv, check_batch, spawn_streams
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
 
@@ -29,14 +28,10 @@ class Pool(Protocol):
 
     @property
     def observation_space(self) -> Any: ...
-
     @property
     def action_space(self) -> Any: ...
-
     def reset(self, env_id: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]: ...
-
     def step(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]: ...
-
     def close(self) -> None: ...
 
 
@@ -83,11 +78,11 @@ def make_pool(name: str, spec: EnvSpec, options: Mapping[str, Any], *, seed: int
     return pool
 
 
-class EnvpoolVectorEnv:
+class EnvpoolVectorEnv(VectorEnv):
     """A VectorEnv over a pool of envpool."""
 
     backend = "envpool"
-    restorable = False
+    obs: np.ndarray
 
     def __init__(
         self,
@@ -100,22 +95,12 @@ class EnvpoolVectorEnv:
     ) -> None:
         """`codec` replaces the layout of observations that space.py would choose."""
         self._pool = pool
-        self.num_envs = num_envs
         with warnings.catch_warnings():
             # envpool states the bounds of float32 boxes in float64; gymnasium warns of the cast.
             warnings.filterwarnings("ignore", message=".*precision lowered.*")
-            self._obs_codec = codec or obs_codec(pool.observation_space)
-            self._action_codec = action_codec(pool.action_space)
-        self.codecs = Codecs(self._obs_codec, self._action_codec)
-        spaces = make_spaces(self._obs_codec, self._action_codec)
-        self.spaces = replace(spaces, privileged=privileged)
-        self.episodes = EpisodeStats(num_envs)
-        _, self._action_rng = spawn_streams(seed, num_envs)
-
-        shape, dtype = (num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype
-        self.obs, self._spare_obs = np.zeros(shape, dtype), np.zeros(shape, dtype)
-        self._final_obs = np.zeros(shape, dtype)
-        self._reward = np.zeros(num_envs, np.float32)
+            codecs = codec or obs_codec(pool.observation_space), action_codec(pool.action_space)
+        super().__init__(num_envs, *codecs, seed, privileged=privileged)
+        self.obs, self._spare_obs, self._final_obs = (self._blank_obs() for _ in range(3))
 
     def reset(self) -> np.ndarray:
         self.episodes.abandon()
@@ -142,25 +127,12 @@ class EnvpoolVectorEnv:
             self._begin_episodes(ended)
         return Transition(self.obs, next_obs, self._reward, terminated, truncated, episode_end)
 
-    def sample_action(self) -> np.ndarray:
-        return self._action_codec.sample(self._action_rng, self.num_envs)
-
-    def render(self) -> np.ndarray | None:
-        return None
-
     def close(self) -> None:
         self._pool.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "episodes": self.episodes.state_dict(),
-            "action_rng": self._action_rng.bit_generator.state,
-        }
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the statistics of finished episodes; the running ones are lost."""
-        self.episodes.load_state_dict(state["episodes"])
-        self._action_rng.bit_generator.state = state["action_rng"]
+        super().load_state_dict(state)
         self.reset()
 
     def _begin_episodes(self, slots: np.ndarray) -> None:

@@ -16,7 +16,7 @@ from slm_lab.env.ale_backend import make_atari
 from slm_lab.env.envpool_backend import make_envpool
 from slm_lab.env.error import EnvError
 from slm_lab.env.playground import PREFIX
-from slm_lab.env.playground_jax import make_playground_jax
+from slm_lab.env.playground_jax import PlaygroundVectorEnv
 from slm_lab.env.playground_pool import make_playground_pool
 from slm_lab.env.registry import make_gymnasium_envs
 from slm_lab.env.vector import GymnasiumVectorEnv, VectorEnv
@@ -51,7 +51,7 @@ def make_env(spec: EnvSpec, *, seed: int, render: bool = False) -> VectorEnv:
     if backend == "ale":
         return make_atari(spec, seed=seed, render=render)  # which stacks frames itself
     if backend == "playground":
-        env = make_playground_jax(spec, seed=seed)
+        env = PlaygroundVectorEnv(spec, seed=seed)
     elif backend == "envpool":
         make = make_playground_pool if spec.name.startswith(PREFIX) else make_envpool
         env = make(spec, seed=seed)

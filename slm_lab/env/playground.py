@@ -12,7 +12,7 @@ parts that only other tasks of the same robot use (all zeros) are left out.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from slm_lab.env.error import EnvError
@@ -24,119 +24,99 @@ PREFIX = "playground/"
 class Task:
     """One name of MuJoCo Playground.
 
-    `episode_length` counts control steps, of which a decision takes `action_repeat`. `parts` names
-    what envpool's observation consists of, in Playground's order; none means a plain array, or a
-    dict of `state` and `privileged_state`. Parts in `backwards` have their columns the other way.
+    `parts` names what envpool's observation consists of, in Playground's order; none means a plain
+    array, or a dict of `state` and `privileged_state`. Parts in `backwards` have their columns the
+    other way. `episode_length` counts control steps, of which a decision takes `action_repeat`.
     """
 
     name: str
-    pool_id: str
     parts: tuple[str, ...] = ()
+    _: KW_ONLY
     episode_length: int = 1000
     action_repeat: int = 1
     backwards: tuple[str, ...] = ()
+    port: str | None = None  # envpool's name of a DM Control task, where it is another
 
     @property
     def needs_menagerie(self) -> bool:
         """Whether Playground fetches the robot's model from elsewhere at first use."""
-        return self.pool_id.startswith("MuJoCoPlayground/")
+        return not self.parts
+
+    @property
+    def pool_id(self) -> str:
+        """The id of the task in envpool."""
+        return f"{self.port or self.name}-v1" if self.parts else f"MuJoCoPlayground/{self.name}-v1"
 
 
 _POSITION_VELOCITY = ("position", "velocity")
 _FINGER = (*_POSITION_VELOCITY, "touch")
 _FINGER_TURN = (*_FINGER, "target_position", "dist_to_target")
-_HUMANOID = ("joint_angles", "head_height", "extremities", "torso_vertical", "com_velocity")
+_TORSO = ("joint_angles", "head_height", "extremities", "torso_vertical", "com_velocity")
+_HUMANOID = (*_TORSO, "velocity")
 _WALKER = ("orientations", "height", "velocity")
 
-# Name -> (parts, envpool's id where it is not the name with `-v1`).
-_DM_CONTROL: dict[str, tuple[tuple[str, ...], str | None]] = {
-    "AcrobotSwingup": (("orientations", "velocity"), None),
-    "AcrobotSwingupSparse": (("orientations", "velocity"), None),
-    "BallInCup": (_POSITION_VELOCITY, "BallInCupCatch-v1"),
-    "CartpoleBalance": (_POSITION_VELOCITY, None),
-    "CartpoleBalanceSparse": (_POSITION_VELOCITY, None),
-    "CartpoleSwingup": (_POSITION_VELOCITY, None),
-    "CartpoleSwingupSparse": (_POSITION_VELOCITY, None),
-    "CheetahRun": (_POSITION_VELOCITY, None),
-    "FingerSpin": (_FINGER, None),
-    "FingerTurnEasy": (_FINGER_TURN, None),
-    "FingerTurnHard": (_FINGER_TURN, None),
-    "FishSwim": (("upright", "joint_angles", "target", "velocity"), None),
-    "HopperHop": (_FINGER, None),
-    "HopperStand": (_FINGER, None),
-    "HumanoidRun": ((*_HUMANOID, "velocity"), None),
-    "HumanoidStand": ((*_HUMANOID, "velocity"), None),
-    "HumanoidWalk": ((*_HUMANOID, "velocity"), None),
-    "PendulumSwingup": (("orientation", "velocity"), None),
-    "PointMass": (_POSITION_VELOCITY, "PointMassEasy-v1"),
-    "ReacherEasy": (("position", "to_target", "velocity"), None),
-    "ReacherHard": (("position", "to_target", "velocity"), None),
-    "SwimmerSwimmer6": (("joints", "to_target", "body_velocities"), None),
-    "WalkerRun": (_WALKER, None),
-    "WalkerStand": (_WALKER, None),
-    "WalkerWalk": (_WALKER, None),
-}
-
-# Name -> episode length in control steps, as in Playground's own configs.
-_LOCOMOTION = {
-    "ApolloJoystickFlatTerrain": 1000,
-    "BarkourJoystick": 1000,
-    "BerkeleyHumanoidJoystickFlatTerrain": 1000,
-    "BerkeleyHumanoidJoystickRoughTerrain": 1000,
-    "G1JoystickFlatTerrain": 1000,
-    "G1JoystickRoughTerrain": 1000,
-    "Go1Footstand": 500,
-    "Go1Getup": 300,
-    "Go1Handstand": 500,
-    "Go1JoystickFlatTerrain": 1000,
-    "Go1JoystickRoughTerrain": 1000,
-    "H1InplaceGaitTracking": 1000,
-    "H1JoystickGaitTracking": 1000,
-    "Op3Joystick": 1000,
-    "SpotFlatTerrainJoystick": 1000,
-    "SpotGetup": 300,
-    "SpotJoystickGaitTracking": 1000,
-    "T1JoystickFlatTerrain": 1000,
-    "T1JoystickRoughTerrain": 1000,
-}
-_MANIPULATION = {
-    "AeroCubeRotateZAxis": 500,
-    "AlohaHandOver": 250,
-    "AlohaSinglePegInsertion": 1000,
-    "LeapCubeReorient": 1000,
-    "LeapCubeRotateZAxis": 500,
-    "PandaOpenCabinet": 150,
-    "PandaPickCube": 150,
-    "PandaPickCubeCartesian": 200,
-    "PandaPickCubeOrientation": 150,
-    "PandaRobotiqPushCube": 3000,
-}
-
-# Playground's configs say 1 for PendulumSwingup; SLM Lab's published score was reached with 4, and
-# so was Playground's own setting meant (RL config of the misspelt `PendulumSwingUp`).
-_ACTION_REPEAT = {"PendulumSwingup": 4, "AlohaSinglePegInsertion": 2, "PandaRobotiqPushCube": 4}
-
-# dm_control gives (cos, sin) of the pendulum's angle, Playground (sin, cos).
-_BACKWARDS = {"PendulumSwingup": ("orientation",)}
-
-TASKS: dict[str, Task] = {
-    name: Task(
-        name,
-        pool_id or f"{name}-v1",
-        parts,
-        action_repeat=_ACTION_REPEAT.get(name, 1),
-        backwards=_BACKWARDS.get(name, ()),
-    )
-    for name, (parts, pool_id) in _DM_CONTROL.items()
-} | {
-    name: Task(
-        name,
-        f"MuJoCoPlayground/{name}-v1",
-        episode_length=length,
-        action_repeat=_ACTION_REPEAT.get(name, 1),
-    )
-    for name, length in (_LOCOMOTION | _MANIPULATION).items()
-}
+# Episode lengths and repeats are those of Playground's own configs, but for PendulumSwingup: its
+# config says 1; SLM Lab's published score was reached with 4, and so was Playground's own setting
+# meant (RL config of the misspelt `PendulumSwingUp`). Its angle is (cos, sin) in dm_control.
+_TASKS = (
+    Task("AcrobotSwingup", ("orientations", "velocity")),
+    Task("AcrobotSwingupSparse", ("orientations", "velocity")),
+    Task("BallInCup", _POSITION_VELOCITY, port="BallInCupCatch"),
+    Task("CartpoleBalance", _POSITION_VELOCITY),
+    Task("CartpoleBalanceSparse", _POSITION_VELOCITY),
+    Task("CartpoleSwingup", _POSITION_VELOCITY),
+    Task("CartpoleSwingupSparse", _POSITION_VELOCITY),
+    Task("CheetahRun", _POSITION_VELOCITY),
+    Task("FingerSpin", _FINGER),
+    Task("FingerTurnEasy", _FINGER_TURN),
+    Task("FingerTurnHard", _FINGER_TURN),
+    Task("FishSwim", ("upright", "joint_angles", "target", "velocity")),
+    Task("HopperHop", _FINGER),
+    Task("HopperStand", _FINGER),
+    Task("HumanoidRun", _HUMANOID),
+    Task("HumanoidStand", _HUMANOID),
+    Task("HumanoidWalk", _HUMANOID),
+    Task(
+        "PendulumSwingup", ("orientation", "velocity"), action_repeat=4, backwards=("orientation",)
+    ),
+    Task("PointMass", _POSITION_VELOCITY, port="PointMassEasy"),
+    Task("ReacherEasy", ("position", "to_target", "velocity")),
+    Task("ReacherHard", ("position", "to_target", "velocity")),
+    Task("SwimmerSwimmer6", ("joints", "to_target", "body_velocities")),
+    Task("WalkerRun", _WALKER),
+    Task("WalkerStand", _WALKER),
+    Task("WalkerWalk", _WALKER),
+    Task("ApolloJoystickFlatTerrain"),
+    Task("BarkourJoystick"),
+    Task("BerkeleyHumanoidJoystickFlatTerrain"),
+    Task("BerkeleyHumanoidJoystickRoughTerrain"),
+    Task("G1JoystickFlatTerrain"),
+    Task("G1JoystickRoughTerrain"),
+    Task("Go1Footstand", episode_length=500),
+    Task("Go1Getup", episode_length=300),
+    Task("Go1Handstand", episode_length=500),
+    Task("Go1JoystickFlatTerrain"),
+    Task("Go1JoystickRoughTerrain"),
+    Task("H1InplaceGaitTracking"),
+    Task("H1JoystickGaitTracking"),
+    Task("Op3Joystick"),
+    Task("SpotFlatTerrainJoystick"),
+    Task("SpotGetup", episode_length=300),
+    Task("SpotJoystickGaitTracking"),
+    Task("T1JoystickFlatTerrain"),
+    Task("T1JoystickRoughTerrain"),
+    Task("AeroCubeRotateZAxis", episode_length=500),
+    Task("AlohaHandOver", episode_length=250),
+    Task("AlohaSinglePegInsertion", action_repeat=2),
+    Task("LeapCubeReorient"),
+    Task("LeapCubeRotateZAxis", episode_length=500),
+    Task("PandaOpenCabinet", episode_length=150),
+    Task("PandaPickCube", episode_length=150),
+    Task("PandaPickCubeCartesian", episode_length=200),
+    Task("PandaPickCubeOrientation", episode_length=150),
+    Task("PandaRobotiqPushCube", episode_length=3000, action_repeat=4),
+)
+TASKS = {task.name: task for task in _TASKS}
 
 
 def find_task(env_name: str) -> Task:

@@ -21,7 +21,6 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,8 +31,8 @@ from torch.utils.dlpack import from_dlpack
 
 from slm_lab.env.error import EnvError
 from slm_lab.env.playground import action_repeat, find_task
-from slm_lab.env.space import Cast, Codecs, action_codec, make_spaces
-from slm_lab.env.vector import EpisodeStats, check_batch, spawn_streams
+from slm_lab.env.space import BoxAction, Cast
+from slm_lab.env.vector import VectorEnv, check_batch
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
 
@@ -76,38 +75,7 @@ class Program(NamedTuple):
     privileged: int
 
 
-def make_playground_jax(spec: EnvSpec, *, seed: int) -> PlaygroundVectorEnv:
-    if importlib.util.find_spec("mujoco_playground") is None:
-        raise EnvError(
-            "env.backend: `playground` needs MuJoCo Playground, which is not installed. Run "
-            "`pip install 'slm-lab[playground]'`, or set env.backend to `envpool`."
-        )
-    # JAX would otherwise take most of a card's memory, which torch needs too.
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    task, device, options = find_task(spec.name), _device(spec.device), dict(spec.kwargs)
-    full_reset = bool(options.pop("full_reset", True))
-    impl = options.pop("impl", "jax" if device.platform == "cpu" else None)
-    if impl not in (None, "jax", "warp"):
-        raise EnvError(f"env.impl: found `{impl}`. Expected jax or warp.")
-    dlpack = _shares_memory(options.pop("dlpack", None), device.platform)
-    repeat = action_repeat(task, options)
-    program = _program(
-        task.name, impl=impl, config=_flat(options), privileged=spec.privileged, device=device
-    )
-    return PlaygroundVectorEnv(
-        program,
-        num_envs=spec.num_envs,
-        seed=seed,
-        limit=-(-task.episode_length // repeat) if spec.max_t is None else spec.max_t,
-        action_repeat=repeat,
-        full_reset=full_reset,
-        device=device,
-        restorable=impl == "jax",
-        dlpack=dlpack,
-    )
-
-
-class PlaygroundVectorEnv:
+class PlaygroundVectorEnv(VectorEnv):
     """A VectorEnv over a compiled batch.
 
     The state of the envs is a tree of arrays and is saved whole, so that a run resumes exactly;
@@ -119,49 +87,45 @@ class PlaygroundVectorEnv:
 
     backend = "playground"
 
-    def __init__(
-        self,
-        program: Program,
-        *,
-        num_envs: int,
-        seed: int,
-        limit: int,
-        action_repeat: int,
-        full_reset: bool,
-        device: jax.Device,
-        restorable: bool,
-        dlpack: bool,
-    ) -> None:
-        """`limit` counts decisions, each of `action_repeat` control steps."""
-        self._program = program
-        self._limit, self._repeat, self._full_reset = limit, action_repeat, full_reset
-        self.num_envs, self.restorable, self._device = num_envs, restorable, device
-        obs_space = Cast((program.obs_size,), "float32")
-        box = spaces.Box(-1.0, 1.0, (program.action_size,), np.float32)
-        self._action_codec = action_codec(box)
-        self.codecs = Codecs(obs_space, self._action_codec)
-        self._dlpack = dlpack
-        self.spaces = replace(
-            make_spaces(obs_space, self._action_codec),
-            privileged=program.privileged,
-            on_device=dlpack,
+    def __init__(self, spec: EnvSpec, *, seed: int) -> None:
+        if importlib.util.find_spec("mujoco_playground") is None:
+            raise EnvError(
+                "env.backend: `playground` needs MuJoCo Playground, which is not installed. Run "
+                "`pip install 'slm-lab[playground]'`, or set env.backend to `envpool`."
+            )
+        # JAX would otherwise take most of a card's memory, which torch needs too.
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        task, device, options = find_task(spec.name), _device(spec.device), dict(spec.kwargs)
+        self._device = device
+        self._full_reset = bool(options.pop("full_reset", True))
+        impl = options.pop("impl", "jax" if device.platform == "cpu" else None)
+        if impl not in (None, "jax", "warp"):
+            raise EnvError(f"env.impl: found `{impl}`. Expected jax or warp.")
+        self._is_restorable: bool = impl == "jax"
+        self._dlpack = _shares_memory(options.pop("dlpack", None), device.platform)
+        self._repeat = repeat = action_repeat(task, options)
+        # Decisions per episode, each of `repeat` control steps.
+        self._limit = -(-task.episode_length // repeat) if spec.max_t is None else spec.max_t
+        self._program = program = _program(
+            task.name, impl=impl, config=_flat(options), privileged=spec.privileged, device=device
         )
-        self.episodes = EpisodeStats(num_envs)
-        self._seeds, self._action_rng = spawn_streams(seed, num_envs)
+        action = BoxAction(spaces.Box(-1.0, 1.0, (program.action_size,), np.float32))
+        traits = {"privileged": program.privileged, "on_device": self._dlpack}
+        super().__init__(spec.num_envs, Cast((program.obs_size,)), action, seed, **traits)
         self._running: Running | None = None
         self._first: Running | None = None  # what to return to, without full resets
         # JAX's arrays are read-only and NumPy's are not: rows are copied into buffers, in turn.
-        shape = (num_envs, program.obs_size)
-        self._buffer, self._spare_buffer = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        self._final_obs = np.zeros(shape, np.float32)
+        self._buffer, self._spare_buffer, self._final_obs = (self._blank_obs() for _ in range(3))
         self.obs: Rows = self._buffer
-        if dlpack:
+        if self._dlpack:
             with _exact(device) as jax:
-                self.obs = from_dlpack(jax.numpy.zeros(shape))
-        self._reward = np.zeros(num_envs, np.float32)
+                self.obs = from_dlpack(jax.numpy.zeros(self._buffer.shape))
+
+    @property
+    def restorable(self) -> bool:
+        return self._is_restorable
 
     def reset(self) -> Rows:
-        """Begin a new episode everywhere; the first call seeds the envs, later ones go on."""
         self.episodes.abandon()
         if isinstance(self.obs, torch.Tensor) and self.obs.is_cuda:
             # JAX may write next where torch has yet to read: see `_shared`.
@@ -204,12 +168,6 @@ class PlaygroundVectorEnv:
             obs = self._show(self._running.obs)
         return Transition(obs, next_obs, self._reward, terminated, truncated, ended)
 
-    def sample_action(self) -> np.ndarray:
-        return self._action_codec.sample(self._action_rng, self.num_envs)
-
-    def render(self) -> np.ndarray | None:
-        return None
-
     def close(self) -> None:
         self._running = self._first = None
 
@@ -217,9 +175,7 @@ class PlaygroundVectorEnv:
         import jax
 
         leaves = jax.tree.leaves((self._running, self._first)) if self.restorable else []
-        return {
-            "episodes": self.episodes.state_dict(),
-            "action_rng": self._action_rng.bit_generator.state,
+        return super().state_dict() | {
             "started": self._running is not None,
             "running": [np.asarray(leaf) for leaf in leaves],
             "obs": on_host(self.obs).copy(),
@@ -227,10 +183,9 @@ class PlaygroundVectorEnv:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the saved episodes; with MJWarp they are lost, and new ones begin."""
-        self._action_rng.bit_generator.state = state["action_rng"]
         if state["started"]:
             self.reset()  # if only for the shape of the tree
-        self.episodes.load_state_dict(state["episodes"])
+        super().load_state_dict(state)
         if not state["running"]:
             self.episodes.abandon()
             return

@@ -18,19 +18,34 @@ StepResult = tuple[Obs, float, bool, bool, dict[str, Any]]
 
 
 class Probe(gym.Env[Obs, Any]):
-    """Spaces and observations the probes share. An observation is one float32 in [-1, 1]."""
+    """What the probes share: spaces, one float32 in [-1, 1] as observation, the number of steps."""
 
-    def __init__(self) -> None:
+    length = 1
+
+    def __init__(self, length: int | None = None) -> None:
         self.observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
         self.action_space: spaces.Space[Any] = spaces.Discrete(2)
+        if length is not None:
+            self.length = length
+        self.elapsed = 0
         self.signal = 0.0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Obs, dict[str, Any]]:
         super().reset(seed=seed)
+        self.elapsed = 0
         self.signal = self.first_signal()
         return self.observe(), {}
+
+    def step(self, action: Any) -> StepResult:
+        self.elapsed += 1
+        reward = self.reward(action)
+        return self.observe(), reward, self.elapsed >= self.length, False, {}
+
+    def reward(self, action: Any) -> float:
+        """The reward of this step; may change the signal that is observed next."""
+        raise NotImplementedError
 
     def first_signal(self) -> float:
         return 0.0
@@ -41,16 +56,12 @@ class Probe(gym.Env[Obs, Any]):
     def observe(self) -> Obs:
         return np.array([self.signal], np.float32)
 
-    def end(self, reward: float) -> StepResult:
-        """Terminate with this reward."""
-        return self.observe(), float(reward), True, False, {}
-
 
 class ConstantReward(Probe):
     """Reward 1 always. Answer: V(0) = 1. Tests the value loss and its optimiser."""
 
-    def step(self, action: Any) -> StepResult:
-        return self.end(1.0)
+    def reward(self, action: Any) -> float:
+        return 1.0
 
 
 class ObsReward(Probe):
@@ -62,8 +73,8 @@ class ObsReward(Probe):
     def first_signal(self) -> float:
         return self.random_sign()
 
-    def step(self, action: Any) -> StepResult:
-        return self.end(self.signal)
+    def reward(self, action: Any) -> float:
+        return self.signal
 
 
 class DelayedReward(Probe):
@@ -72,18 +83,18 @@ class DelayedReward(Probe):
     Tests discounting and the bootstrap.
     """
 
-    def step(self, action: Any) -> StepResult:
-        if self.signal == 0.0:
-            self.signal = 1.0
-            return self.observe(), 0.0, False, False, {}
-        return self.end(1.0)
+    length = 2
+
+    def reward(self, action: Any) -> float:
+        reward, self.signal = self.signal, 1.0
+        return reward
 
 
 class ActionMatters(Probe):
     """Action 1 earns +1, action 0 earns -1. Answer: always 1, V(0) = 1. Tests the policy loss."""
 
-    def step(self, action: Any) -> StepResult:
-        return self.end(1.0 if action == 1 else -1.0)
+    def reward(self, action: Any) -> float:
+        return 1.0 if action == 1 else -1.0
 
 
 class ActionAndObs(Probe):
@@ -94,47 +105,41 @@ class ActionAndObs(Probe):
     def first_signal(self) -> float:
         return self.random_sign()
 
-    def step(self, action: Any) -> StepResult:
-        return self.end(1.0 if (action == 1) == (self.signal > 0) else -1.0)
+    def reward(self, action: Any) -> float:
+        return self.signal if action == 1 else -self.signal
 
 
 class ContinuousAction(Probe):
     """One action a in [-1, 1] earns -(a - 0.5)^2. Answer: a = 0.5, V(0) = 0."""
 
-    TARGET = 0.5
-
     def __init__(self) -> None:
         super().__init__()
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
-    def step(self, action: Any) -> StepResult:
-        return self.end(-((float(action[0]) - self.TARGET) ** 2))
+    def reward(self, action: Any) -> float:
+        return -((float(action[0]) - 0.5) ** 2)
 
 
 class MultiDiscreteAction(Probe):
     """Sub-actions of 2 and 3 choices; each right one earns 0.5. Answer: (1, 2), V(0) = 1."""
 
-    TARGET = (1, 2)
-
     def __init__(self) -> None:
         super().__init__()
         self.action_space = spaces.MultiDiscrete([2, 3])
 
-    def step(self, action: Any) -> StepResult:
-        return self.end(0.5 * float(np.equal(action, self.TARGET).sum()))
+    def reward(self, action: Any) -> float:
+        return 0.5 * float(np.equal(action, (1, 2)).sum())
 
 
 class MultiBinaryAction(Probe):
     """Two bits; each right one earns 0.5. Answer: (1, 0), V(0) = 1."""
 
-    TARGET = (1, 0)
-
     def __init__(self) -> None:
         super().__init__()
         self.action_space = spaces.MultiBinary(2)
 
-    def step(self, action: Any) -> StepResult:
-        return self.end(0.5 * float(np.equal(action, self.TARGET).sum()))
+    def reward(self, action: Any) -> float:
+        return 0.5 * float(np.equal(action, (1, 0)).sum())
 
 
 class Truncated(Probe):
@@ -144,18 +149,14 @@ class Truncated(Probe):
     bootstrap at truncation falls short of it.
     """
 
-    def __init__(self, length: int = 10) -> None:
-        super().__init__()
-        self.length = length
-        self.elapsed = 0
-
-    def first_signal(self) -> float:
-        self.elapsed = 0
-        return 0.0
+    length = 10
 
     def step(self, action: Any) -> StepResult:
-        self.elapsed += 1
-        return self.observe(), 1.0, False, self.elapsed >= self.length, {}
+        obs, reward, ended, _, info = super().step(action)
+        return obs, reward, False, ended, info
+
+    def reward(self, action: Any) -> float:
+        return 1.0
 
 
 class Terminated(Probe):
@@ -164,19 +165,14 @@ class Terminated(Probe):
     Answer: with n steps left V = (1 - gamma^n) / (1 - gamma); the last step is worth exactly 1.
     """
 
-    def __init__(self, length: int = 10) -> None:
-        super().__init__()
-        self.length = length
-        self.left = length
+    length = 10
 
     def first_signal(self) -> float:
-        self.left = self.length
         return 1.0
 
-    def step(self, action: Any) -> StepResult:
-        self.left -= 1
-        self.signal = self.left / self.length
-        return self.observe(), 1.0, self.left == 0, False, {}
+    def reward(self, action: Any) -> float:
+        self.signal = (self.length - self.elapsed) / self.length
+        return 1.0
 
 
 class RepeatPrevious(Probe):
@@ -186,22 +182,16 @@ class RepeatPrevious(Probe):
     Answer: return length - 1 with one step of memory; 0 on average without.
     """
 
-    def __init__(self, length: int = 8) -> None:
-        super().__init__()
-        self.length = length
-        self.elapsed = 0
-        self.previous = 0.0
+    length = 8
 
     def first_signal(self) -> float:
-        self.elapsed = 0
         self.previous = 0.0
         return self.random_sign()
 
-    def step(self, action: Any) -> StepResult:
+    def reward(self, action: Any) -> float:
         reward = self.previous if action == 1 else -self.previous
-        self.elapsed += 1
         self.previous, self.signal = self.signal, self.random_sign()
-        return self.observe(), reward, self.elapsed >= self.length, False, {}
+        return reward
 
 
 class RecallFirst(Probe):
@@ -211,23 +201,17 @@ class RecallFirst(Probe):
     Answer: return 1 with a memory of `length` steps; 0 on average without.
     """
 
-    def __init__(self, length: int = 6) -> None:
-        super().__init__()
-        self.length = length
-        self.elapsed = 0
-        self.first = 0.0
+    length = 6
 
     def first_signal(self) -> float:
-        self.elapsed = 0
         self.first = self.random_sign()
         return self.first
 
-    def step(self, action: Any) -> StepResult:
-        self.elapsed += 1
+    def reward(self, action: Any) -> float:
         self.signal = 0.0
         if self.elapsed < self.length:
-            return self.observe(), 0.0, False, False, {}
-        return self.end(self.first if action == 1 else -self.first)
+            return 0.0
+        return self.first if action == 1 else -self.first
 
 
 PROBES: tuple[type[Probe], ...] = (

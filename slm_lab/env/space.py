@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from slm_lab.env.error import EnvError
-from slm_lab.types import ActionType, Spaces
+from slm_lab.types import ActionType
 
 CHANNEL_COUNTS = (1, 3, 4)  # grey, RGB, RGBA
 
@@ -51,33 +51,34 @@ def quicken(space: spaces.Space[Any]) -> None:
         space.__class__ = QuickDiscrete
 
 
-class ObsCodec(Protocol):
+class ObsCodec:
     """Writes observations into an array. `out` is one row or a whole batch, as `obs` is."""
 
-    shape: tuple[int, ...]
-    dtype: str
+    def __init__(self, shape: tuple[int, ...], dtype: str = "float32") -> None:
+        self.shape, self.dtype = shape, dtype
 
-    def write(self, obs: Any, out: np.ndarray) -> None: ...
+    def write(self, obs: Any, out: np.ndarray) -> None:
+        raise NotImplementedError
 
     def read(self, rows: np.ndarray) -> Any:
         """The inverse of `write`: a batch as the env itself would return it."""
-        ...
+        raise NotImplementedError
 
 
-class ActionCodec(Protocol):
+class ActionCodec:
     """Turns a batch of agent actions into the env's own units."""
 
     type: ActionType
     sizes: tuple[int, ...]
-    bounded: bool
+    bounded = True
 
     def decode(self, action: np.ndarray) -> np.ndarray:
         """A new [B, ...] array: callers keep it, so it must not alias the agent's buffer."""
-        ...
+        raise NotImplementedError
 
     def sample(self, rng: np.random.Generator, num_envs: int) -> np.ndarray:
         """Uniform agent actions (standard normal where a Box has no bounds)."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,6 @@ class Codecs:
 
     obs: ObsCodec
     action: ActionCodec
-
-
-def make_spaces(obs: ObsCodec, action: ActionCodec) -> Spaces:
-    return Spaces(obs.shape, obs.dtype, action.type, action.sizes, action.bounded)
 
 
 def obs_codec(space: spaces.Space[Any]) -> ObsCodec:
@@ -132,11 +129,8 @@ def _box_codec(space: spaces.Box) -> ObsCodec:
     return Cast(shape, dtype)
 
 
-class Cast:
+class Cast(ObsCodec):
     """Same shape, other dtype."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
-        self.shape, self.dtype = shape, dtype
 
     def write(self, obs: Any, out: np.ndarray) -> None:
         out[...] = obs
@@ -145,11 +139,12 @@ class Cast:
         return rows
 
 
-class Reshape:
+class Reshape(ObsCodec):
     """Same numbers in the same order, other shape."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str, env_shape: tuple[int, ...]) -> None:
-        self.shape, self.dtype, self.env_shape = shape, dtype, env_shape
+        super().__init__(shape, dtype)
+        self.env_shape = env_shape
 
     def write(self, obs: Any, out: np.ndarray) -> None:
         out[...] = np.asarray(obs).reshape(out.shape)
@@ -158,14 +153,12 @@ class Reshape:
         return rows.reshape(len(rows), *self.env_shape)
 
 
-class ChannelsFirst:
+class ChannelsFirst(ObsCodec):
     """(H, W, C) to (C, H, W), the layout of torch's convolutions."""
-
-    shape: tuple[int, ...]
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         height, width, channels = shape
-        self.shape, self.dtype = (channels, height, width), dtype
+        super().__init__((channels, height, width), dtype)
 
     def write(self, obs: Any, out: np.ndarray) -> None:
         out[...] = np.moveaxis(obs, -1, -3)
@@ -174,13 +167,11 @@ class ChannelsFirst:
         return np.moveaxis(rows, -3, -1)
 
 
-class OneHot:
+class OneHot(ObsCodec):
     """An integer in start..start+n-1 as a vector with a single 1."""
 
-    shape: tuple[int, ...]
-
     def __init__(self, n: int, start: int) -> None:
-        self.shape, self.dtype = (n,), "float32"
+        super().__init__((n,))
         self.start = start
         self._rows = np.eye(n, dtype=np.float32)
 
@@ -192,15 +183,13 @@ class OneHot:
         return chosen
 
 
-class OneHots:
+class OneHots(ObsCodec):
     """Several integers, one one-hot each, concatenated."""
-
-    shape: tuple[int, ...]
 
     def __init__(self, sizes: Sequence[int] | np.ndarray, starts: Sequence[int] | np.ndarray):
         self.parts = [OneHot(int(n), int(start)) for n, start in zip(sizes, starts, strict=True)]
         self._edges = np.cumsum([0, *sizes]).tolist()
-        self.shape, self.dtype = (self._edges[-1],), "float32"
+        super().__init__((self._edges[-1],))
 
     def write(self, obs: Any, out: np.ndarray) -> None:
         entries = np.asarray(obs).reshape(*out.shape[:-1], len(self.parts))
@@ -214,10 +203,8 @@ class OneHots:
         )
 
 
-class Concat:
+class Concat(ObsCodec):
     """The parts of a Dict or a Tuple, each a vector, side by side."""
-
-    shape: tuple[int, ...]
 
     def __init__(self, parts: dict[Any, ObsCodec]) -> None:
         self._parts: list[tuple[Hashable, slice, ObsCodec]] = []
@@ -225,7 +212,7 @@ class Concat:
         for key, part in parts.items():
             start, end = end, end + part.shape[0]
             self._parts.append((key, slice(start, end), part))
-        self.shape, self.dtype = (end,), "float32"
+        super().__init__((end,))
 
     def write(self, obs: Any, out: np.ndarray) -> None:
         for key, columns, part in self._parts:
@@ -260,12 +247,10 @@ def _integers(action: np.ndarray, ndim: int, kind: str) -> np.ndarray:
     return action
 
 
-class DiscreteAction:
+class DiscreteAction(ActionCodec):
     """[B] integers from 0; the env may count from elsewhere."""
 
     type: ActionType = "discrete"
-    bounded = True
-    sizes: tuple[int, ...]
 
     def __init__(self, n: int, start: int) -> None:
         self.sizes = (n,)
@@ -278,12 +263,10 @@ class DiscreteAction:
         return rng.integers(self.sizes[0], size=num_envs)
 
 
-class MultiDiscreteAction:
+class MultiDiscreteAction(ActionCodec):
     """[B, n] integers, each from 0."""
 
     type: ActionType = "multi_discrete"
-    bounded = True
-    sizes: tuple[int, ...]
 
     def __init__(self, sizes: np.ndarray, starts: np.ndarray) -> None:
         self.sizes = tuple(int(n) for n in sizes)
@@ -297,12 +280,10 @@ class MultiDiscreteAction:
         return rng.integers(self.sizes, size=(num_envs, len(self.sizes)))
 
 
-class MultiBinaryAction:
+class MultiBinaryAction(ActionCodec):
     """[B, n] zeros and ones."""
 
     type: ActionType = "multi_binary"
-    bounded = True
-    sizes: tuple[int, ...]
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.sizes = (int(np.prod(shape)),)
@@ -316,14 +297,12 @@ class MultiBinaryAction:
         return rng.integers(2, size=(num_envs, *self.sizes), dtype=np.int8)
 
 
-class BoxAction:
+class BoxAction(ActionCodec):
     """[B, dim] floats; [-1, 1] stands for the whole box when the box is finite."""
-
-    sizes: tuple[int, ...]
 
     def __init__(self, space: spaces.Box) -> None:
         dim = int(np.prod(space.shape))
-        self.type: ActionType = "continuous" if dim == 1 else "multi_continuous"
+        self.type = "continuous" if dim == 1 else "multi_continuous"
         self.sizes = (dim,)
         self.bounded = bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
         self.low, self.high, self.dtype = space.low, space.high, space.dtype

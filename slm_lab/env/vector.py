@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise, repeat
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from loguru import logger
 
 from slm_lab.env.error import EnvError
-from slm_lab.env.space import Codecs, action_codec, make_spaces, obs_codec, quicken
+from slm_lab.env.space import ActionCodec, Codecs, ObsCodec, action_codec, obs_codec, quicken
 from slm_lab.types import Rows, Spaces, Transition, on_host
 
 WINDOW = 100  # finished episodes in the score
@@ -89,50 +89,65 @@ class EpisodeStats:
         self._began_at = np.array(state["began_at"], dtype=np.int64)
 
 
-class VectorEnv(Protocol):
-    """B envs stepped together; one env is a batch of one.
+class VectorEnv:
+    """B envs stepped together; one env is a batch of one. The back-ends share what stands here.
 
     The arrays that an env returns are its own buffers. The `obs` of a step stays valid through the
     next `step` call, so that a caller can store both; every other array only until that call.
     """
 
-    spaces: Spaces
-    num_envs: int
-    episodes: EpisodeStats
     backend: str
+    obs: Rows  # to act on: the last of `reset`, `step` or `load_state_dict`
+
+    def __init__(
+        self, num_envs: int, obs: ObsCodec, action: ActionCodec, seed: int, **traits: Any
+    ) -> None:
+        """`traits` are those fields of `Spaces` that the codecs do not tell."""
+        self.num_envs = num_envs
+        self._obs_codec, self._action_codec = obs, action
+        self.codecs = Codecs(obs, action)
+        sizes = action.type, action.sizes, action.bounded
+        self.spaces = Spaces(obs.shape, obs.dtype, *sizes, **traits)
+        self.episodes = EpisodeStats(num_envs)
+        self._seeds, self._action_rng = spawn_streams(seed, num_envs)
+        self._reward = np.zeros(num_envs, np.float32)
 
     @property
     def restorable(self) -> bool:
         """Whether `load_state_dict` continues the running episodes bit for bit."""
-        ...
+        return False
 
-    @property
-    def obs(self) -> Rows:
-        """The observations to act on: the last of `reset`, `step` or `load_state_dict`."""
-        ...
+    def reset(self) -> Rows:
+        """Begin a new episode everywhere. The first call seeds the envs, later ones do not."""
+        raise NotImplementedError
 
-    @property
-    def codecs(self) -> Codecs:
-        """Converters between the env's arrays and the agent's, used by policy export."""
-        ...
+    def step(self, action: Rows) -> Transition:
+        raise NotImplementedError
 
-    def reset(self) -> Rows: ...
-
-    def step(self, action: Rows) -> Transition: ...
+    def close(self) -> None:
+        raise NotImplementedError
 
     def sample_action(self) -> np.ndarray:
         """Random actions in the agent's units, from a stream of their own."""
-        ...
+        return self._action_codec.sample(self._action_rng, self.num_envs)
 
     def render(self) -> np.ndarray | None:
         """All envs side by side as one RGB array, or None when made without rendering."""
-        ...
+        return None
 
-    def state_dict(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Any]:
+        """State of numbers, strings, lists and arrays only, so that it needs no pickle."""
+        return {
+            "episodes": self.episodes.state_dict(),
+            "action_rng": self._action_rng.bit_generator.state,
+        }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.episodes.load_state_dict(state["episodes"])
+        self._action_rng.bit_generator.state = state["action_rng"]
 
-    def close(self) -> None: ...
+    def _blank_obs(self) -> np.ndarray:
+        return np.zeros((self.num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype)
 
 
 def spawn_streams(seed: int, num_envs: int) -> tuple[list[int], np.random.Generator]:
@@ -151,7 +166,7 @@ def check_batch(action: Rows, num_envs: int) -> None:
         )
 
 
-class GymnasiumVectorEnv:
+class GymnasiumVectorEnv(VectorEnv):
     """A loop over Gymnasium env objects.
 
     It leaves out info dicts, per-step copies of the batch, per-env array conversions and reset
@@ -168,28 +183,19 @@ class GymnasiumVectorEnv:
     """
 
     backend = "gymnasium"
+    obs: np.ndarray
 
     def __init__(self, envs: Sequence[gym.Env[Any, Any]], *, seed: int, threads: int = 1) -> None:
         self._envs = list(envs)
-        self.num_envs = len(self._envs)
-        self._obs_codec = obs_codec(self._envs[0].observation_space)
-        self._action_codec = action_codec(self._envs[0].action_space)
-        self.codecs = Codecs(self._obs_codec, self._action_codec)
-        self.spaces = make_spaces(self._obs_codec, self._action_codec)
-        self.episodes = EpisodeStats(self.num_envs)
-
-        shape, dtype = (self.num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype
+        codecs = obs_codec(envs[0].observation_space), action_codec(envs[0].action_space)
+        super().__init__(len(envs), *codecs, seed)
         # Two observation buffers in turn: the last one handed out survives the next step.
-        self.obs, self._spare_obs = np.zeros(shape, dtype), np.zeros(shape, dtype)
+        self.obs, self._spare_obs, self._final_obs = (self._blank_obs() for _ in range(3))
         self._rows, self._spare_rows = list(self.obs), list(self._spare_obs)
-        self._final_obs = np.zeros(shape, dtype)
-        self._reward = np.zeros(self.num_envs, np.float32)
-        self._terminated = np.zeros(self.num_envs, bool)
-        self._truncated = np.zeros(self.num_envs, bool)
-        self._episode_end = np.zeros(self.num_envs, bool)
+        flags = (np.zeros(self.num_envs, bool) for _ in range(3))
+        self._terminated, self._truncated, self._episode_end = flags
         self._flags_are_set = False
 
-        self._seeds, self._action_rng = spawn_streams(seed, self.num_envs)
         for env, env_seed in zip(self._envs, self._seeds, strict=True):
             env.action_space.seed(env_seed)
             quicken(env.unwrapped.action_space)
@@ -204,7 +210,6 @@ class GymnasiumVectorEnv:
         return self._replays_exactly and self._log.complete
 
     def reset(self) -> np.ndarray:
-        """Begin a new episode everywhere. The first call seeds the envs, later ones do not."""
         self.episodes.abandon()
         self._swap_obs_buffers()
         for slot in range(self.num_envs):
@@ -255,9 +260,6 @@ class GymnasiumVectorEnv:
                 self._episode_end[slot] = True
         return ended
 
-    def sample_action(self) -> np.ndarray:
-        return self._action_codec.sample(self._action_rng, self.num_envs)
-
     def render(self) -> np.ndarray | None:
         if self._envs[0].render_mode is None:
             return None
@@ -271,11 +273,8 @@ class GymnasiumVectorEnv:
             env.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """State of numbers, strings, lists and arrays only, so that it needs no pickle."""
         slots = range(self.num_envs) if self._started and self.restorable else ()
-        return {
-            "episodes": self.episodes.state_dict(),
-            "action_rng": self._action_rng.bit_generator.state,
+        return super().state_dict() | {
             "started": self._started,
             "running": [self._log.running(slot) for slot in slots],
             "obs": self.obs.copy(),
@@ -288,8 +287,7 @@ class GymnasiumVectorEnv:
                 f"env.num_envs: found {self.num_envs}, but the saved state holds "
                 f"{len(state['obs'])} envs. Resume with the num_envs the run was started with."
             )
-        self.episodes.load_state_dict(state["episodes"])
-        self._action_rng.bit_generator.state = state["action_rng"]
+        super().load_state_dict(state)
         if not state["started"]:
             return
         if not self._started:

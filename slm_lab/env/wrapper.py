@@ -14,13 +14,15 @@ from slm_lab.env.vector import VectorEnv
 from slm_lab.types import Rows, Transition, on_host
 
 
-class FrameStack:
+class FrameStack(VectorEnv):
     """Joins the last k observations into one, oldest first, on the host.
 
     `stack` puts them on a new first axis, (dim,) -> (k, dim); images (C, H, W) are joined along
     their channels, (k*C, H, W). `concat` joins along the first axis: (dim,) -> (k*dim,). An episode
     begins with its first observation repeated; its final observation keeps its own history.
     """
+
+    obs: np.ndarray
 
     def __init__(self, env: VectorEnv, k: int, op: Literal["stack", "concat"]) -> None:
         if k < 2:
@@ -36,9 +38,7 @@ class FrameStack:
         shape = (k * frame[0], *frame[1:])
         self.spaces = replace(env.spaces, obs_shape=shape, frame_stack=k, on_device=False)
         self.codecs = Codecs(Cast(shape, env.spaces.obs_dtype), env.codecs.action)
-        shape, dtype = (env.num_envs, *self.spaces.obs_shape), env.spaces.obs_dtype
-        self.obs, self._spare_obs = np.zeros(shape, dtype), np.zeros(shape, dtype)
-        self._final_obs = np.zeros(shape, dtype)
+        self.obs, self._spare_obs, self._final_obs = (self._blank_obs() for _ in range(3))
 
     @property
     def restorable(self) -> bool:

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from slm_lab.agent.agent import Agent
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.runs.find import SavedRun, open_run

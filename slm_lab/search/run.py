@@ -142,7 +142,7 @@ def _floor(spec: Spec, data_dir: Path) -> float:
     known = random_baseline(spec.env.name, path)
     if known is not None:
         return known
-    from slm_lab.env.baseline import measure_random_policy  # gymnasium, only where it is needed
+    from slm_lab.env.check import measure_random_policy  # gymnasium, only where it is needed
 
     measured = measure_random_policy(spec.env, episodes=BASELINE_EPISODES, seconds=BASELINE_SECONDS)
     if measured is None or not math.isfinite(measured.mean):

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from loguru import logger
 
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.agent.learning.learner import DivergenceError, check_parameters
-from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.runs.files import write_or_warn

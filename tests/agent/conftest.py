@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.agent import Agent
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.probe import register_probes
 from slm_lab.env.vector import VectorEnv

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.a2c import ActorCritic, policy_gradient_loss
-from slm_lab.agent.algorithm.actor_critic_nets import Critic
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.algorithm.nets import Critic
 from slm_lab.spec import Spec, SpecError
 from slm_lab.types import Rollout, Spaces
 

@@ -11,10 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.agent import Agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.agent.learning import compiler
 from slm_lab.agent.learning.learner import DivergenceError, check_finite
-from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec, SpecError
 from slm_lab.training.loop import Loop
 from slm_lab.types import ActionType, Spaces, Transition

@@ -11,7 +11,7 @@ from torch import nn
 
 from slm_lab.agent.net.arc import ArcBody, TorchArcNet, build_module
 from slm_lab.agent.net.layers import BatchRenorm1d, LazyWeightNormLinear, WeightNormLinear
-from slm_lab.agent.net.make import make_net
+from slm_lab.agent.net.mlp import make_net
 from slm_lab.spec import MLPNetSpec, SpecError, TorchArcNetSpec
 
 Arc = dict[str, Any]

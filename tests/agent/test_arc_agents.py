@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import make_agent
 from slm_lab.spec import Spec
 from slm_lab.spec.algorithm import ALGORITHMS as RECORDS
 from slm_lab.training.loop import Loop

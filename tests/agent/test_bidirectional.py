@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.net.make import make_net
+from slm_lab.agent.net.mlp import make_net
 from slm_lab.agent.net.recurrent import BidirectionalNet
 from slm_lab.spec import RecurrentNetSpec, Spec
 from slm_lab.training.loop import Loop

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.net.conv import ConvNet, DuelingConvNet
-from slm_lab.agent.net.make import make_net
+from slm_lab.agent.net.mlp import make_net
 from slm_lab.spec import SpecError, load_spec
 from slm_lab.spec.net import NETS
 from slm_lab.types import Spaces

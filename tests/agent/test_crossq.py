@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.sac import SoftActorCritic
-from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
 from slm_lab.types import ReplayBatch, Spaces
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.dqn import DQN, td_target
 from slm_lab.agent.learning.learner import DivergenceError
-from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec, SpecError
 from slm_lab.types import ActionType, ReplayBatch, Spaces, Transition
 

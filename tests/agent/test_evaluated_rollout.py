@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.agent import Agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.agent.algorithm.ppo import PPO
-from slm_lab.agent.make import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.types import Rollout

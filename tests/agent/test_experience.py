@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.agent import Agent
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.agent.memory.replay import Replay, ReplayBuffer
 from slm_lab.agent.memory.return_replay import ImitationBuffer
 from slm_lab.agent.memory.rollout import RolloutBuffer, RolloutMemory
@@ -35,10 +34,7 @@ def make_experience(
     replay = Replay(
         100,
         num_envs,
-        (1,),
-        "float32",
-        (),
-        torch.int64,
+        SPACES,
         sampler or UniformSampler(0),
         batch_size=8,
         gamma=0.5,
@@ -154,7 +150,7 @@ def test_the_lens_of_a_rollout_stands_still_once_the_rate_is_zero(
     lr: float, moves: bool, transition: MakeTransition
 ) -> None:
     normalizer = ObsNormalizer((1,), None)
-    memory = RolloutMemory(2, 1, (1,), "float32", (), torch.int64)
+    memory = RolloutMemory(2, 1, SPACES)
     experience = RolloutBuffer(memory, Preprocessor(normalizer, None, CPU))
     for obs in (-1.0, 1.0):
         add(experience, transition, obs=obs)
@@ -172,7 +168,7 @@ def test_the_return_whose_spread_scales_rewards_begins_anew_with_each_episode(
     preprocessor = Preprocessor(None, transform, CPU)
     experience: RolloutBuffer | ReplayBuffer
     if kind == "rollout":
-        memory = RolloutMemory(2, 1, (1,), "float32", (), torch.int64)
+        memory = RolloutMemory(2, 1, SPACES)
         experience = RolloutBuffer(memory, preprocessor)
     else:
         experience = make_experience(preprocessor=preprocessor, every=2)

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.agent import Agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.agent.algorithm.actor import boltzmann, epsilon_greedy, numpy_epsilon_greedy
-from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
 from slm_lab.types import Spaces
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slm_lab.agent.make import make_agent
-from slm_lab.agent.memory.budget import replay_bytes
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.memory.frame_replay import FrameReplay
+from slm_lab.agent.memory.make import replay_bytes
 from slm_lab.agent.memory.replay import Replay, ReplayBuffer
 from slm_lab.agent.memory.ring import Ring
 from slm_lab.agent.memory.sampler import PrioritizedSampler, UniformSampler
@@ -79,37 +80,18 @@ class Game:
         return np.full(FRAME, self._count % 256, np.uint8)
 
 
+def stacked(stack: int) -> Spaces:
+    return Spaces((stack, *FRAME), "uint8", "discrete", (2,), frame_stack=stack)
+
+
 def frame_replay(capacity: int, num_envs: int, stack: int, n_step: int = 1) -> FrameReplay:
-    shape = (stack, *FRAME)
-    return FrameReplay(
-        capacity,
-        num_envs,
-        shape,
-        "uint8",
-        stack,
-        (),
-        torch.int64,
-        EveryRow(),
-        batch_size=4,
-        gamma=0.5,
-        n_step=n_step,
-    )
+    options: dict[str, Any] = {"batch_size": 4, "gamma": 0.5, "n_step": n_step}
+    return FrameReplay(capacity, num_envs, stacked(stack), EveryRow(), **options)
 
 
 def whole_replay(capacity: int, num_envs: int, stack: int, n_step: int = 1) -> Replay:
-    shape = (stack, *FRAME)
-    return Replay(
-        capacity,
-        num_envs,
-        shape,
-        "uint8",
-        (),
-        torch.int64,
-        EveryRow(),
-        batch_size=4,
-        gamma=0.5,
-        n_step=n_step,
-    )
+    options: dict[str, Any] = {"batch_size": 4, "gamma": 0.5, "n_step": n_step}
+    return Replay(capacity, num_envs, stacked(stack), EveryRow(), **options)
 
 
 def play(game: Game, steps: list[str], *replays: Replay | FrameReplay) -> Iterator[int]:
@@ -208,9 +190,7 @@ def test_starts_make_room_once_no_row_shows_them_and_not_before():
 
 def test_priorities_reach_the_rows_they_were_given_for():
     sampler = PrioritizedSampler(8, alpha=1.0, epsilon=1e-6, beta=1.0, anneal_frames=100, seed=0)
-    replay = FrameReplay(
-        8, 1, (2, *FRAME), "uint8", 2, (), torch.int64, sampler, batch_size=64, gamma=0.5
-    )
+    replay = FrameReplay(8, 1, stacked(2), sampler, batch_size=64, gamma=0.5)
     for _ in play(Game(1, 2), ["."] * 8, replay):
         pass
     replay.update_priorities(torch.arange(8), torch.tensor([0.0] * 5 + [1.0] + [0.0] * 2))
@@ -220,13 +200,12 @@ def test_priorities_reach_the_rows_they_were_given_for():
 @pytest.mark.parametrize("stack", [1, 4])
 def test_the_predicted_size_is_the_size(stack):
     """A million Atari transitions: 57 GB with whole stacks, 7 GB with frames."""
-    size = replay_bytes(1_000_000, (4, 84, 84), "uint8", (), torch.int64, stack)
+    spaces = Spaces((4, 84, 84), "uint8", "discrete", (6,), frame_stack=stack)
+    size = replay_bytes(1_000_000, spaces, keeps_frames=stack > 1)
     row = {1: 2 * 4 * 84 * 84, 4: 84 * 84 + 2 * 4 * 4}[stack] + 8 + 4 + 2
     assert size == 1_000_000 * row
     if stack == 4:
-        replay = FrameReplay(
-            1000, 1, (4, 84, 84), "uint8", 4, (), torch.int64, EveryRow(), batch_size=1, gamma=0.9
-        )
+        replay = FrameReplay(1000, 1, spaces, EveryRow(), batch_size=1, gamma=0.9)
         state = replay.state_dict()
         held = _held_bytes(state)
         assert held == pytest.approx(size / 1000, rel=0.01)

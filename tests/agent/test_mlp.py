@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets, make_policy_net
 from slm_lab.agent.algorithm.distribution import make_action_distribution
-from slm_lab.agent.net.init import make_activation
-from slm_lab.agent.net.make import make_net
-from slm_lab.agent.net.mlp import MLPNet
+from slm_lab.agent.algorithm.nets import ActorCriticNets, make_policy_net
+from slm_lab.agent.net.mlp import MLPNet, make_activation, make_net
 from slm_lab.spec import MLPNetSpec, SpecError
 from slm_lab.spec.net import ACTIVATIONS, INIT_FNS
 from slm_lab.types import Spaces

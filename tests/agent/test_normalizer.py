@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.learning.moments import RunningMoments
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.preprocessor import (
-    ObsClip,
     ObsNormalizer,
     RewardTransform,
+    RunningMoments,
     make_obs_transform,
     make_reward_transform,
 )
@@ -180,7 +179,7 @@ def test_normalization_clips_at_ten_unless_told() -> None:
 
 def test_clip_obs_works_alone() -> None:
     clip = make_obs_transform(env_spec(clip_obs=5), (1,))
-    assert isinstance(clip, ObsClip)
+    assert clip is not None
     assert clip(torch.tensor([[-9.0, 2.0]])).tolist() == [[-5.0, 2.0]]
 
 

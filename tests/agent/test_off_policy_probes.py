@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.agent import Agent
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.spec import Spec
 from slm_lab.training.loop import Loop
 from slm_lab.types import ReplayBatch, Spaces

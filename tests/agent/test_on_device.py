@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent import make
+from slm_lab.agent import agent as agents
 from slm_lab.agent.agent import Agent
 from slm_lab.agent.learning.learner import Learner
 from slm_lab.agent.memory.rollout import RolloutMemory
 from slm_lab.env.make import make_env
 from slm_lab.spec import Spec
-from slm_lab.types import Rows, Transition, on_host
+from slm_lab.types import Rows, Spaces, Transition, on_host
 
 META = torch.device("meta")
 PENDULUM: dict[str, Any] = {"env.name": "Pendulum-v1", "env.max_t": 11}
@@ -68,7 +68,7 @@ def as_tensor(rows: Rows) -> Tensor:
 def live(spec: Spec, frames: int, show: Callable[[Rows], Rows], *, on_device: bool) -> Agent:
     """An agent after that many frames of what `show` makes of the env's rows."""
     env = make_env(spec.env, seed=0)
-    agent = make.make_agent(spec, replace(env.spaces, on_device=on_device), seed=0)
+    agent = agents.make_agent(spec, replace(env.spaces, on_device=on_device), seed=0)
     obs = show(env.reset())
     for frame in range(0, frames, env.num_envs):
         action = agent.act(obs, frame=frame)
@@ -118,11 +118,11 @@ def test_a_rollout_of_tensors_never_leaves_the_device(
 
     Envs may run on another device, as where sessions are spread over several cards.
     """
-    monkeypatch.setattr(make, "resolve_device", lambda *_: META)
+    monkeypatch.setattr(agents, "resolve_device", lambda *_: META)
     monkeypatch.setattr(Learner, "mean_metrics", lambda self: {})
     spec = make_spec(algorithm, values)
     env = make_env(spec.env, seed=0)
-    agent = make.make_agent(spec, replace(env.spaces, on_device=True), seed=0)
+    agent = agents.make_agent(spec, replace(env.spaces, on_device=True), seed=0)
     obs: Rows = as_tensor(env.reset()).to(came_from)
     frame = 0
     while not agent.ready:
@@ -145,7 +145,7 @@ def test_experience_on_the_host_is_moved_there_by_the_agent(
 ):
     spec = make_spec(algorithm, values)
     env = make_env(spec.env, seed=0)
-    agent = make.make_agent(spec, replace(env.spaces, on_device=True), seed=0)
+    agent = agents.make_agent(spec, replace(env.spaces, on_device=True), seed=0)
     kept: list[Any] = []
     monkeypatch.setattr(agent.experience, "add", lambda *row: kept.append(row))
     obs = as_tensor(env.reset())
@@ -175,7 +175,7 @@ def test_an_agent_of_tensors_also_answers_arrays(algorithm, values, make_spec):
 def test_an_agent_that_does_not_learn_answers_tensors(make_spec):
     spec = make_spec("PPO", SEEN_THROUGH_A_LENS)
     spaces = replace(make_env(spec.env, seed=0).spaces, on_device=True)
-    agent = make.make_agent(spec, spaces, seed=0, learns=False)
+    agent = agents.make_agent(spec, spaces, seed=0, learns=False)
     assert isinstance(agent.act(torch.ones(4, 3), explore=False), Tensor)
 
 
@@ -183,9 +183,8 @@ def test_an_agent_that_does_not_learn_answers_tensors(make_spec):
 def test_a_rollout_on_a_device_keeps_what_one_on_the_host_does(device):
     """Filled, saved in the middle and cut; the last steps are truncated in turn."""
     show = (lambda rows: rows) if device is None else torch.from_numpy
-    memory, restored = (
-        RolloutMemory(4, 2, (1,), "float32", (1,), torch.float32, device) for _ in "ab"
-    )
+    spaces = Spaces((1,), "float32", "continuous", (1,))
+    memory, restored = (RolloutMemory(4, 2, spaces, device) for _ in "ab")
     for t in range(3):
         obs = np.array([[t], [10 + t]], np.float32)
         ended = np.array([t == 1, False])

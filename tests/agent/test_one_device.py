@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from slm_lab.agent import make
+from slm_lab.agent import agent as agents
 from slm_lab.agent.agent import Agent
 from slm_lab.agent.learning.learner import Learner
 from slm_lab.env.make import make_env
@@ -64,7 +64,7 @@ class OneDevice(TorchDispatchMode):
 
 @pytest.fixture
 def on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make, "resolve_device", lambda *_: META)
+    monkeypatch.setattr(agents, "resolve_device", lambda *_: META)
     # The one place where an update asks for values, once, after its last step.
     monkeypatch.setattr(Learner, "mean_metrics", lambda self: {"alpha": 0.0})
 
@@ -72,7 +72,7 @@ def on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
 def collected(spec: Spec) -> tuple[Agent, VectorEnv, int]:
     """An agent with enough random experience for an update."""
     env = make_env(spec.env, seed=0)
-    agent = make.make_agent(spec, env.spaces, seed=0)
+    agent = agents.make_agent(spec, env.spaces, seed=0)
     obs, frame = env.reset(), 0
     while not agent.ready:
         action = env.sample_action()
@@ -103,7 +103,7 @@ def test_acting_keeps_to_the_device_of_the_net(
     algorithm: str, values: dict[str, Any], explore: bool, make_spec: Any
 ) -> None:
     env = make_env(make_spec(algorithm, values).env, seed=0)
-    agent = make.make_agent(make_spec(algorithm, values), env.spaces, seed=0)
+    agent = agents.make_agent(make_spec(algorithm, values), env.spaces, seed=0)
     obs = torch.from_numpy(env.reset()).to(META)
 
     with OneDevice():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.distribution import TanhNormal
 from slm_lab.agent.algorithm.ppo import PPO
 from slm_lab.agent.algorithm.schedule import LearningRates
-from slm_lab.agent.make import make_agent
 from slm_lab.spec import PPOSpec, load_spec, ppo_minibatch_size
 from slm_lab.types import Rollout, Spaces, Transition
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.agent import Agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.agent.algorithm.ppo import (
     PPO,
     FlatRollout,
@@ -20,7 +20,6 @@ from slm_lab.agent.algorithm.ppo import (
     symlog,
 )
 from slm_lab.agent.learning.learner import State
-from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
 from slm_lab.types import Rollout, Spaces
 

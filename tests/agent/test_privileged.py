@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.agent import Agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.agent.algorithm.a2c import ActorCritic
 from slm_lab.agent.algorithm.ppo import PPO
-from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
 from slm_lab.types import Spaces, Transition
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from slm_lab.agent.agent import Agent
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.spec import Spec
 from slm_lab.training.loop import Loop
 from slm_lab.types import ActionType, Spaces

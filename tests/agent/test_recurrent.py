@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.agent import Agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.agent.algorithm.ppo import shuffled_minibatches
-from slm_lab.agent.make import make_agent
-from slm_lab.agent.net.make import make_net
+from slm_lab.agent.net.mlp import make_net
 from slm_lab.agent.net.recurrent import RecurrentNet
 from slm_lab.env.make import make_env
 from slm_lab.spec import RecurrentNetSpec, Spec, SpecError

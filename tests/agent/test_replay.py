@@ -5,18 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from slm_lab.agent.make import make_agent
-from slm_lab.agent.memory import budget
-from slm_lab.agent.memory.budget import check_fits, replay_bytes
+from slm_lab.agent.agent import make_agent
+from slm_lab.agent.memory.make import check_fits, replay_bytes
 from slm_lab.agent.memory.replay import Replay
 from slm_lab.agent.memory.sampler import PrioritizedSampler, Sampler, UniformSampler
 from slm_lab.spec import Spec, SpecError
@@ -39,9 +40,8 @@ def make_replay(
     capacity: int, num_envs: int = 1, sampler: Sampler | None = None, **keys: Any
 ) -> Replay:
     options: dict[str, Any] = {"batch_size": 4, "gamma": 0.5} | keys
-    return Replay(
-        capacity, num_envs, (1,), "float32", (), torch.int64, sampler or EveryRow(), **options
-    )
+    spaces = Spaces((1,), "float32", "discrete", (2,))
+    return Replay(capacity, num_envs, spaces, sampler or EveryRow(), **options)
 
 
 def whole(replay: Replay) -> ReplayBatch:
@@ -235,7 +235,8 @@ def test_rewards_are_clipped_one_by_one_before_they_are_summed() -> None:
 
 @pytest.mark.parametrize(("dtype", "value"), [("float32", 0.1), ("uint8", 255)])
 def test_observations_are_kept_in_their_own_dtype(dtype: str, value: float) -> None:
-    replay = Replay(4, 1, (2, 3), dtype, (), torch.int64, EveryRow(), batch_size=1, gamma=0.5)
+    spaces = Spaces((2, 3), dtype, "discrete", (2,))
+    replay = Replay(4, 1, spaces, EveryRow(), batch_size=1, gamma=0.5)
     obs = np.full((1, 2, 3), value, dtype)
     flag = np.array([False])
     replay.add(obs, np.array([0]), Transition(obs, obs, np.ones(1, np.float32), flag, flag, flag))
@@ -260,9 +261,8 @@ def test_rows_are_copies_of_the_envs_buffers(transition: MakeTransition) -> None
 
 
 def test_several_minibatches_come_side_by_side() -> None:
-    replay = Replay(
-        20, 2, (3, 2), "float32", (4,), torch.float32, UniformSampler(0), batch_size=5, gamma=0.9
-    )
+    spaces = Spaces((3, 2), "float32", "multi_continuous", (4,))
+    replay = Replay(20, 2, spaces, UniformSampler(0), batch_size=5, gamma=0.9)
     step = Transition(
         np.zeros((2, 3, 2), np.float32),
         np.zeros((2, 3, 2), np.float32),
@@ -328,44 +328,37 @@ def test_a_restored_replay_continues_bit_for_bit(kind: str) -> None:
 
 
 LAYOUTS = {
-    "vector, discrete": ((5,), "float32", (), torch.int64),
-    "vector, continuous": ((5,), "float32", (3,), torch.float32),
-    "image, discrete": ((4, 8, 8), "uint8", (), torch.int64),
+    "vector, discrete": Spaces((5,), "float32", "discrete", (2,)),
+    "vector, continuous": Spaces((5,), "float32", "multi_continuous", (3,)),
+    "image, discrete": Spaces((4, 8, 8), "uint8", "discrete", (2,)),
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_the_predicted_bytes_are_the_bytes_taken(layout: Any) -> None:
-    shape, dtype, action_shape, action_dtype = layout
-    replay = Replay(
-        60, 3, shape, dtype, action_shape, action_dtype, EveryRow(), batch_size=1, gamma=0.9
-    )
+@pytest.mark.parametrize("spaces", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_predicted_bytes_are_the_bytes_taken(spaces: Spaces) -> None:
+    replay = Replay(60, 3, spaces, EveryRow(), batch_size=1, gamma=0.9)
     columns = replay.state_dict()["ring"].columns
-    assert sum(column.nbytes for column in columns.values()) == replay_bytes(60, *layout)
+    assert sum(column.nbytes for column in columns.values()) == replay_bytes(60, spaces)
+
+
+ATARI = Spaces((4, 84, 84), "uint8", "discrete", (6,))
 
 
 def test_predicted_bytes_by_hand() -> None:
     # An Atari row: twice 4 * 84 * 84 bytes, an int64 action, a float32 reward, two flags.
     row = 2 * 28_224 + 8 + 4 + 2
-    assert replay_bytes(1_000_000, (4, 84, 84), "uint8", (), torch.int64) == row * 1_000_000
+    assert replay_bytes(1_000_000, ATARI) == row * 1_000_000
 
 
 def test_a_replay_that_cannot_fit_is_refused_by_its_key(
     make_spec: Callable[..., Spec], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
     check_fits(900)
     with pytest.raises(SpecError, match=r"agent\.memory\.max_size: the replay would take"):
         check_fits(901)
     with pytest.raises(SpecError, match=r"agent\.memory\.max_size"):
         make_agent(make_spec("DQN"), Spaces((1,), "float32", "discrete", (2,)), seed=0)
-    monkeypatch.setattr(budget, "available_bytes", lambda: None)
-    check_fits(10**18)  # a machine that does not say how much is free is not second-guessed
-
-
-def test_free_memory_is_known_here() -> None:
-    free = budget.available_bytes()
-    assert free is None or free > 10**6
 
 
 def test_a_replay_smaller_than_one_step_of_all_envs_is_refused(

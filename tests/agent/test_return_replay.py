@@ -12,6 +12,7 @@ from torch import Tensor
 
 from slm_lab.agent.memory.return_replay import ReturnReplay
 from slm_lab.agent.memory.sampler import PrioritizedSampler, Sampler, UniformSampler
+from slm_lab.types import Spaces
 
 
 class EveryRow(UniformSampler):
@@ -32,9 +33,8 @@ def make_replay(
     capacity: int = 20, num_envs: int = 1, sampler: Sampler | None = None, **keys: Any
 ) -> ReturnReplay:
     options: dict[str, Any] = {"batch_size": 4, "gamma": 0.5, "transform_reward": raw} | keys
-    return ReturnReplay(
-        capacity, num_envs, (1,), "float32", (), torch.int64, sampler or EveryRow(), **options
-    )
+    spaces = Spaces((1,), "float32", "discrete", (2,))
+    return ReturnReplay(capacity, num_envs, spaces, sampler or EveryRow(), **options)
 
 
 def add(replay: ReturnReplay, t: int, rewards: list[float], ended: list[bool]) -> None:

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
-from slm_lab.types import Transition
+from slm_lab.types import Spaces, Transition
 
 MakeTransition = Callable[..., Transition]
 
 
 def rollout_memory(length: int = 3, num_envs: int = 2, obs_dtype: str = "float32") -> RolloutMemory:
-    return RolloutMemory(length, num_envs, (1,), obs_dtype, (), torch.int64)
+    return RolloutMemory(length, num_envs, Spaces((1,), obs_dtype, "discrete", (2,)))
 
 
 def column(*values: float) -> np.ndarray:

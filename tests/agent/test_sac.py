@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.sac import (
     SoftActorCritic,
     actor_loss,
@@ -20,7 +21,6 @@ from slm_lab.agent.algorithm.sac import (
     soft_target_discrete,
 )
 from slm_lab.agent.learning.learner import DivergenceError
-from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec, SpecError, batches_per_call
 from slm_lab.types import ReplayBatch, Spaces
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.sarsa import SARSA, sarsa_target
-from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
 from slm_lab.types import Rollout, Spaces
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.memory.sampler import PrioritizedSampler, UniformSampler
-from slm_lab.agent.memory.sequence_sampler import SequenceSampler
+from slm_lab.agent.memory.sampler import PrioritizedSampler, SequenceSampler, UniformSampler
 
 
 class Scripted(UniformSampler):

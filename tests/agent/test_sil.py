@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.agent import Agent
+from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.agent.algorithm.sil import SelfImitation, sil_losses
-from slm_lab.agent.make import make_agent
 from slm_lab.spec import Spec
 from slm_lab.types import ImitationBatch, PastBatch, Rollout, Spaces, Transition
 

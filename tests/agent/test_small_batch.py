@@ -10,7 +10,7 @@ import torch
 
 from slm_lab.agent.algorithm.actor import MAX_ROWS, MAX_WIDTH, numpy_policy
 from slm_lab.agent.learning.learner import NetState
-from slm_lab.agent.net.make import make_net
+from slm_lab.agent.net.mlp import make_net
 from slm_lab.spec import MLPNetSpec
 
 OBS = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)

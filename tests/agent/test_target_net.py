@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.dqn import DQN
-from slm_lab.agent.algorithm.q_nets import TargetUpdate, polyak
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.algorithm.nets import TargetUpdate, polyak
 from slm_lab.spec import MLPNetSpec, Spec
 from slm_lab.types import Spaces
 

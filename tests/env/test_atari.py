@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from slm_lab.env import EnvError, VectorEnv, make_env
-from slm_lab.env.baseline import RandomBaseline, measure_random_policy
-from slm_lab.env.check import random_rollout
+from slm_lab.env.check import RandomBaseline, measure_random_policy, random_rollout
 from slm_lab.env.registry import render_fps
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Transition

@@ -10,7 +10,8 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from slm_lab.env import EnvError
-from slm_lab.env.space import action_codec, make_spaces, obs_codec, quicken
+from slm_lab.env.space import action_codec, obs_codec, quicken
+from slm_lab.env.vector import VectorEnv
 
 
 def encode(space, obs, lead=()):
@@ -191,9 +192,8 @@ def test_decoded_actions_are_new_arrays_inside_the_space(space):
 
 
 def test_spaces_carry_shapes_to_the_agent():
-    box = make_spaces(
-        obs_codec(spaces.Box(0, 255, (84, 84, 3), np.uint8)), action_codec(spaces.Discrete(4))
-    )
+    obs, action = spaces.Box(0, 255, (84, 84, 3), np.uint8), spaces.Discrete(4)
+    box = VectorEnv(1, obs_codec(obs), action_codec(action), seed=0).spaces
     assert box.is_image
     assert (box.obs_shape, box.obs_dtype) == ((3, 84, 84), "uint8")
     assert (box.action_type, box.action_sizes) == ("discrete", (4,))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.playback.saved_agent import load_agent, load_session
 from slm_lab.runs.find import open_run

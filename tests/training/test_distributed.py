@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from slm_lab.agent.algorithm.q_nets import TargetUpdate
+from slm_lab.agent.agent import make_agent
+from slm_lab.agent.algorithm.nets import TargetUpdate
 from slm_lab.agent.learning.learner import State
-from slm_lab.agent.make import make_agent
 from slm_lab.analysis.tables import read_session
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.resume import unfinished_sessions

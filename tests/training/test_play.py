@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.agent import make_agent
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import GymnasiumVectorEnv
 from slm_lab.spec import spec_from_dict

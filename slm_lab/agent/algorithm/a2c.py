@@ -5,34 +5,27 @@ Deviation: advantages are standardised over the batch unless the spec says other
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
-from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets, Critic, with_successors
-from slm_lab.agent.algorithm.distribution import make_action_distribution
-from slm_lab.agent.algorithm.loss import make_loss
-from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
-from slm_lab.agent.algorithm.setup import Setup, initialising
-from slm_lab.agent.learning.compiler import Compiled
-from slm_lab.agent.learning.learner import (
-    Learner,
-    State,
-    Stateful,
-    acting_weights,
-    check_finite,
-    gradient_update,
-    load_parts,
-    saved_parts,
+from slm_lab.agent.algorithm.base import (
+    SavedInParts,
+    Setup,
+    initialising,
+    make_loss,
+    on_policy_learner,
 )
+from slm_lab.agent.algorithm.distribution import make_action_distribution
+from slm_lab.agent.algorithm.nets import ActorCriticNets, Critic, with_successors
+from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
+from slm_lab.agent.learning.compiler import Compiled
+from slm_lab.agent.learning.learner import Learner, State, check_finite, gradient_update
 from slm_lab.agent.learning.returns import discounted_returns, gae, n_step_returns, standardize
-from slm_lab.spec import Problem, SpecError
+from slm_lab.spec import ActorCriticSpec, Problem, SILSpec, Spec, SpecError
 from slm_lab.types import Metrics, Rollout
-
-if TYPE_CHECKING:
-    from slm_lab.spec import ActorCriticSpec, NetSpec, SILSpec, Spec
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
@@ -49,45 +42,36 @@ class EvaluatedRollout(NamedTuple):
     target: Tensor  # in the units of the value head
 
 
-class ActorCritic:
+class ActorCritic(SavedInParts):
     """Owns nets, optimisers, schedules. One update = one gradient step on one rollout."""
 
-    @classmethod
-    def build(cls, spec: Spec, setup: Setup) -> ActorCritic:
-        algorithm: Any = spec.agent.algorithm
-        return cls(algorithm, spec.agent.net, spec.agent.critic, setup)
-
-    def __init__(
-        self, spec: ActorCriticSpec | SILSpec, actor: NetSpec, critic: NetSpec, setup: Setup
-    ) -> None:
-        if spec.normalize_advantages == "percentile":
+    def __init__(self, spec: Spec, setup: Setup) -> None:
+        self._spec = own = cast(ActorCriticSpec | SILSpec, spec.agent.algorithm)
+        if own.normalize_advantages == "percentile":
             fix = "percentile is for PPO. Use standardize or none."
             raise SpecError([Problem("agent.algorithm.normalize_advantages", fix)])
-        self._spec = spec
-        distribution = make_action_distribution(setup.spaces, spec.action_pdtype)
+        distribution = make_action_distribution(setup.spaces, own.action_pdtype)
         self.to_env = distribution.to_env
+        actor, critic = spec.agent.net, spec.agent.critic
         with initialising(setup.seeds.net):
             self.nets = ActorCriticNets(distribution, actor, critic, setup.device)
         self.modules = self.nets.modules
         self._value_loss = make_loss(critic.loss_spec)
-        self.critic = Critic(self.nets, setup.device, normalize=spec.normalize_v_targets)
+        self.critic = Critic(self.nets, setup.device, normalize=own.normalize_v_targets)
         state = self.nets.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
-        # Extra steps move the critic alone (or a shared net), over the same state.
         nets = self.nets.net_states
-        if setup.distributed:
-            state |= acting_weights(nets, state)
-        update = gradient_update(nets, self.loss, at_acting_weights=setup.distributed)
-        self.learner = Learner(state, update, compile=setup.compile)
+        self.learner = on_policy_learner(nets, state, self.loss, setup)
+        # Extra steps move the critic alone (or a shared net), over the same state.
         self._critic_learner = Learner(
             state, gradient_update(nets[-1:], self.critic_loss), compile=setup.compile
         )
         self._value_entries = nets[-1].own_entries(state)
         fixed = len(self._value_entries) + 2  # and the units of the head
         self._evaluate = Compiled(self._targets_and_advantages, mode=setup.compile, fixed=fixed)
-        self._rates = LearningRates(self.nets.specs, spec.rollout_length * setup.num_envs)
+        self._rates = LearningRates(self.nets.specs, own.rollout_length * setup.num_envs)
         choice = SampledPolicy(distribution, self.nets.policy_of_heads)
         self.act = Actor(self.nets.net_states[0], choice, state, setup)
-        self._parts: dict[str, Stateful] = {
+        self._parts = {
             "learner": self.learner,
             "critic": self.critic,
             "act": self.act,
@@ -131,12 +115,6 @@ class ActorCritic:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         value = self.nets.value(state, obs, training=True)
         return self._spec.val_loss_coef * self._value_loss(value, target), {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return saved_parts(self._parts)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts, state)
 
     @torch.no_grad()
     def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor]:

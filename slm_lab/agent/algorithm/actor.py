@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slm_lab.agent.algorithm.base import Setup
 from slm_lab.agent.algorithm.distribution import (
     ActionDistribution,
     Categorical,
@@ -25,20 +25,14 @@ from slm_lab.agent.algorithm.schedule import scheduled_value
 from slm_lab.agent.learning.compiler import Compiled
 from slm_lab.agent.learning.learner import NetState, State
 from slm_lab.agent.net.mlp import MLPNet
-
-if TYPE_CHECKING:
-    from slm_lab.agent.algorithm.setup import Setup
-    from slm_lab.spec import DQNSpec, SARSASpec
+from slm_lab.spec import DQNSpec, SARSASpec
 
 Heads = Sequence[Tensor]
-PolicyAndValue = Callable[[Heads], tuple[Distribution, Tensor]]
-"""Heads of a shared net -> (pi(.|s), V(s))."""
-
 NumpyPolicy = Callable[[np.ndarray], list[np.ndarray]]
 """Observations [N, ...] -> head outputs, without torch."""
 
 
-class Choice(Protocol):
+class Choice:
     """How head outputs become actions."""
 
     noise_kind: NoiseKind
@@ -46,19 +40,19 @@ class Choice(Protocol):
 
     def __call__(self, heads: Heads, *inputs: Tensor) -> tuple[Tensor, ...]:
         """(actions,), or (actions, log-probs, values); pure, so that it can be compiled."""
-        ...
+        raise NotImplementedError
 
     def greedy(self, heads: Heads) -> Tensor:
         """Actions without exploration."""
-        ...
+        raise NotImplementedError
 
     def inputs(self, noise: Tensor, frame: int) -> tuple[Tensor, ...]:
         """Inputs of a call beside the heads."""
-        ...
+        return (noise,)
 
     def in_numpy(self, heads: list[np.ndarray], noise: Tensor, frame: int) -> Tensor:
         """The same actions from NumPy heads; for a handful of rows NumPy calls are cheaper."""
-        ...
+        return self([torch.from_numpy(head) for head in heads], *self.inputs(noise, frame))[0]
 
 
 class Actor:
@@ -117,7 +111,7 @@ class Actor:
         return self._choice(self._net(state, tensors[-1]), *inputs)
 
 
-class SampledPolicy:
+class SampledPolicy(Choice):
     """Samples from pi(.|s); with `policy_and_value` also gives log-probs and values.
 
     A `squashed` policy acts by tanh of its samples. `policy_and_value` is for nets through which a
@@ -128,7 +122,7 @@ class SampledPolicy:
         self,
         distribution: ActionDistribution,
         policy: Callable[[Heads], Distribution] | None = None,
-        policy_and_value: PolicyAndValue | None = None,
+        policy_and_value: Callable[[Heads], tuple[Distribution, Tensor]] | None = None,
         *,
         squashed: bool = False,
     ) -> None:
@@ -150,16 +144,13 @@ class SampledPolicy:
         action = self._policy(heads).mode()
         return action.tanh() if self._squashed else action
 
-    def inputs(self, noise: Tensor, frame: int) -> tuple[Tensor, ...]:
-        return (noise,)
-
     def in_numpy(self, heads: list[np.ndarray], noise: Tensor, frame: int) -> Tensor:
         if self._is_categorical:  # as Categorical.sample
             return torch.from_numpy((heads[0] + noise.numpy()).argmax(-1))
-        return self([torch.from_numpy(head) for head in heads], noise)[0]
+        return super().in_numpy(heads, noise, frame)
 
 
-class QExploration:
+class QExploration(Choice):
     """Explores around the best Q value: epsilon-greedy, Boltzmann or at random.
 
     The epsilon or temperature is a schedule over frames.
@@ -167,9 +158,12 @@ class QExploration:
 
     def __init__(self, spec: DQNSpec | SARSASpec, setup: Setup) -> None:
         self._schedule = spec.explore_var_spec
-        self._policy = exploration_policy(spec)
+        self._policy = spec.action_policy
+        if self._policy == "default":  # the one that suits the pdtype
+            is_sampled = spec.action_pdtype in ("Categorical", "GumbelSoftmax")
+            self._policy = "boltzmann" if is_sampled else "epsilon_greedy"
         is_boltzmann = self._policy == "boltzmann"
-        self.noise_kind: NoiseKind = "gumbel" if is_boltzmann else "uniform"
+        self.noise_kind = "gumbel" if is_boltzmann else "uniform"
         self.noise_dim = setup.spaces.action_sizes[0] if is_boltzmann else 2
         self._explore_var = torch.zeros((), device=setup.device)
 
@@ -191,19 +185,11 @@ class QExploration:
         if self._policy == "epsilon_greedy":
             epsilon = self.explore_var(frame)
             return torch.from_numpy(numpy_epsilon_greedy(heads[0], epsilon, noise.numpy()))
-        return self([torch.from_numpy(heads[0])], *self.inputs(noise, frame))[0]
+        return super().in_numpy(heads, noise, frame)
 
     def explore_var(self, frame: int) -> float:
         """Epsilon or temperature."""
         return scheduled_value(self._schedule, frame)
-
-
-def exploration_policy(spec: DQNSpec | SARSASpec) -> str:
-    """`action_policy` of a spec; by default the one that suits its `action_pdtype`."""
-    if spec.action_policy != "default":
-        return spec.action_policy
-    is_sampled = spec.action_pdtype in ("Categorical", "GumbelSoftmax")
-    return "boltzmann" if is_sampled else "epsilon_greedy"
 
 
 def epsilon_greedy(q_value: Tensor, epsilon: Tensor, noise: Tensor) -> Tensor:

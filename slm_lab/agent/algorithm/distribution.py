@@ -71,15 +71,8 @@ class MultiCategorical:
     sizes: tuple[int, ...]
 
     def sample(self, noise: Tensor) -> Tensor:
-        return torch.stack(
-            [
-                p.sample(n)
-                for p, n in zip(
-                    self._parts(), torch.split(noise, list(self.sizes), -1), strict=True
-                )
-            ],
-            -1,
-        )
+        parts = zip(self._parts(), torch.split(noise, list(self.sizes), -1), strict=True)
+        return torch.stack([part.sample(n) for part, n in parts], -1)
 
     def mode(self) -> Tensor:
         return torch.stack([part.mode() for part in self._parts()], -1)
@@ -137,22 +130,15 @@ class Normal:
 
 
 @dataclass(frozen=True)
-class TanhNormal:
-    """Gaussian squashed by tanh. Actions are kept before squashing: no atanh, no lost precision."""
+class TanhNormal(Normal):
+    """Gaussian squashed by tanh; the env acts on tanh(u).
 
-    mean: Tensor
-    log_std: Tensor
-
-    def sample(self, noise: Tensor) -> Tensor:
-        """Sample u before squashing; the env acts on tanh(u)."""
-        return self._normal().sample(noise)
-
-    def mode(self) -> Tensor:
-        return self.mean
+    Samples u are kept before squashing: no atanh, no lost precision.
+    """
 
     def log_prob(self, action: Tensor) -> Tensor:
         """log pi(tanh u) = log N(u) - sum log(1 - tanh(u)^2)."""
-        return self._normal().log_prob(action) - _log_det_tanh(action).sum(-1)
+        return super().log_prob(action) - _log_det_tanh(action).sum(-1)
 
     def entropy(self) -> Tensor:
         """Entropy of the Gaussian plus the expected log-det, off by less than 1e-4 per dimension.
@@ -165,34 +151,28 @@ class TanhNormal:
         expected = torch.zeros_like(variance)
         for weight, extra in _LOGISTIC:
             expected = expected + weight * _mean_magnitude(self.mean, variance + extra)
-        return self._normal().entropy() + 2 * (_LOG_2 - expected).sum(-1)
-
-    def _normal(self) -> Normal:
-        return Normal(self.mean, self.log_std)
+        return super().entropy() + 2 * (_LOG_2 - expected).sum(-1)
 
 
 @dataclass(frozen=True)
-class LogNormal:
-    """exp of a diagonal Gaussian: positive actions, spread over orders of magnitude."""
+class LogNormal(Normal):
+    """exp of a diagonal Gaussian: positive actions, spread over orders of magnitude.
 
-    mean: Tensor  # [N, A], of the logarithm
-    log_std: Tensor
+    `mean` and `log_std` are those of the logarithm.
+    """
 
     def sample(self, noise: Tensor) -> Tensor:
-        return self._normal().sample(noise).exp()
+        return super().sample(noise).exp()
 
     def mode(self) -> Tensor:
         return (self.mean - (2 * self.log_std).exp()).exp()
 
     def log_prob(self, action: Tensor) -> Tensor:
         log_action = action.clamp_min(torch.finfo(action.dtype).tiny).log()
-        return self._normal().log_prob(log_action) - log_action.sum(-1)
+        return super().log_prob(log_action) - log_action.sum(-1)
 
     def entropy(self) -> Tensor:
-        return self._normal().entropy() + self.mean.sum(-1)
-
-    def _normal(self) -> Normal:
-        return Normal(self.mean, self.log_std)
+        return super().entropy() + self.mean.sum(-1)
 
 
 @dataclass(frozen=True)
@@ -348,34 +328,21 @@ _BY_LOCATION: dict[str, Callable[[Tensor, Tensor], Distribution]] = {
 }
 """Distributions by location and log-scale; any other name is a Normal."""
 
-_DEFAULT_PDTYPE = {
-    "discrete": "Categorical",
-    "multi_discrete": "MultiCategorical",
-    "multi_binary": "Bernoulli",
-    "continuous": "Normal",
-    "multi_continuous": "Normal",
-}
-_PDTYPES = {
+_BOUNDED_OR_SKEWED = ("NormalTanh", "Beta", "Gumbel", "LogNormal")
+_PDTYPES = {  # the first is the default
     # A draw of GumbelSoftmax is a draw of Categorical, and so is its probability.
     "discrete": ("Categorical", "GumbelSoftmax"),
     "multi_discrete": ("MultiCategorical",),
     "multi_binary": ("Bernoulli",),
-    "continuous": ("Normal", "NormalTanh", "Beta", "Gumbel", "LogNormal"),
-    "multi_continuous": (
-        "Normal",
-        "MultivariateNormal",
-        "NormalTanh",
-        "Beta",
-        "Gumbel",
-        "LogNormal",
-    ),
+    "continuous": ("Normal", *_BOUNDED_OR_SKEWED),
+    "multi_continuous": ("Normal", "MultivariateNormal", *_BOUNDED_OR_SKEWED),
 }
 
 
 def make_action_distribution(spaces: Spaces, pdtype: str | None) -> ActionDistribution:
-    if pdtype in (None, "default"):
-        return ActionDistribution(_DEFAULT_PDTYPE[spaces.action_type], spaces)
     allowed = _PDTYPES[spaces.action_type]
+    if pdtype is None or pdtype == "default":
+        pdtype = allowed[0]
     if pdtype not in allowed:
         options = " or ".join(("default", *allowed))
         fault = f"cannot describe {spaces.action_type} actions"

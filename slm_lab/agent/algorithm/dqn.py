@@ -5,33 +5,25 @@ Deviation: a target net starts as a copy of the online net.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.actor import Actor, QExploration
-from slm_lab.agent.algorithm.loss import make_row_loss
-from slm_lab.agent.algorithm.q_nets import TargetUpdate
+from slm_lab.agent.algorithm.base import SavedInParts, Setup, make_loss
+from slm_lab.agent.algorithm.nets import TargetUpdate, make_q_net
 from slm_lab.agent.algorithm.schedule import LearningRates
-from slm_lab.agent.algorithm.setup import Setup, initialising
 from slm_lab.agent.learning.learner import (
     Learner,
-    NetState,
     State,
-    Stateful,
     check_finite,
     gradients,
-    load_parts,
     replay_minibatches,
-    saved_parts,
 )
-from slm_lab.agent.net.make import make_net
+from slm_lab.spec import DQNSpec, Spec
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.types import Metrics, ReplayBatch
-
-if TYPE_CHECKING:
-    from slm_lab.spec import DQNSpec, NetSpec, Spec
 
 
 def td_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_select: Tensor) -> Tensor:
@@ -44,44 +36,31 @@ def td_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_select: T
     return reward + discount * next_q.gather(-1, best).squeeze(-1)
 
 
-class DQN:
+class DQN(SavedInParts):
     """Owns the Q net, its target, optimiser and exploration schedule."""
 
-    @classmethod
-    def build(cls, spec: Spec, setup: Setup) -> DQN:
-        algorithm: Any = spec.agent.algorithm
-        return cls(algorithm, spec.agent.net, setup, batch_size=spec.agent.memory.batch_size)
-
-    def __init__(
-        self,
-        spec: DQNSpec,
-        net: NetSpec,
-        setup: Setup,
-        *,
-        batch_size: int,
-    ) -> None:
-        self._spec = spec
-        self._has_target = ALGORITHMS[spec.name].target_net
-        self._batch_size = batch_size
-        with initialising(setup.seeds.net):
-            q_net = make_net(net, setup.spaces.obs_shape, setup.spaces.action_sizes)
-        self._q = NetState("net", q_net.to(setup.device), net)
+    def __init__(self, spec: Spec, setup: Setup) -> None:
+        self._spec = own = cast(DQNSpec, spec.agent.algorithm)
+        self._batch_size = size = spec.agent.memory.batch_size
+        self._has_target = ALGORITHMS[own.name].target_net
+        net = spec.agent.net
+        self._q = make_q_net(net, setup)
         self.modules = {"net": self._q.net}
-        state = self._q.initial_state() | {"td_error": torch.zeros(batch_size, device=setup.device)}
+        state = self._q.initial_state() | {"td_error": torch.zeros(size, device=setup.device)}
         if self._has_target:
             state["target_net"] = state["net"].clone()
-        self._row_loss = make_row_loss(net.loss_spec)
-        gradient_steps = spec.training_iter * spec.training_batch_iter  # per training call
-        env_steps = spec.training_frequency / setup.num_envs
+        self._row_loss = make_loss(net.loss_spec, reduction="none")
+        gradient_steps = own.training_iter * own.training_batch_iter  # per training call
+        env_steps = own.training_frequency / setup.num_envs
         self._target_update = TargetUpdate(
             net, env_steps_per_gradient_step=env_steps / gradient_steps
         )
         self._latest_steps = 0  # gradient steps of the latest update
         self.learner = Learner(state, self._step, compile=setup.compile)
-        self._rates = LearningRates({"net": net}, max(spec.training_frequency, setup.num_envs))
-        self._exploration = QExploration(spec, setup)
+        self._rates = LearningRates({"net": net}, max(own.training_frequency, setup.num_envs))
+        self._exploration = QExploration(own, setup)
         self.act = Actor(self._q, self._exploration, state, setup)
-        self._parts: dict[str, Stateful] = {
+        self._parts = {
             "learner": self.learner,
             "act": self.act,
             "rates": self._rates,
@@ -105,12 +84,6 @@ class DQN:
         td_error = torch.cat(td_errors) if len(td_errors) > 1 else td_errors[0]
         self._latest_steps = len(td_errors) * self._spec.training_batch_iter
         return Metrics(values, opt_steps=self._latest_steps, td_error=td_error)
-
-    def state_dict(self) -> dict[str, Any]:
-        return saved_parts(self._parts)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts, state)
 
     def target_nets(self) -> dict[str, dict[str, Tensor]]:
         """State dicts of the target nets."""

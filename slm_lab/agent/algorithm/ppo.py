@@ -9,34 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
-from slm_lab.agent.algorithm.actor_critic_nets import ActorCriticNets, Critic
+from slm_lab.agent.algorithm.base import SavedInParts, Setup, initialising, make_loss
 from slm_lab.agent.algorithm.distribution import Distribution, make_action_distribution
-from slm_lab.agent.algorithm.loss import make_loss
+from slm_lab.agent.algorithm.nets import ActorCriticNets, Critic
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
-from slm_lab.agent.algorithm.setup import Setup, initialising
 from slm_lab.agent.learning.learner import (
     Learner,
+    ParallelLearners,
     State,
-    Stateful,
     Update,
     check_finite,
     gradient_update,
-    load_parts,
-    saved_parts,
 )
-from slm_lab.agent.learning.parallel_learners import ParallelLearners
 from slm_lab.agent.learning.returns import gae, standardize
-from slm_lab.spec import ppo_minibatch_size
+from slm_lab.spec import PPOSILSpec, PPOSpec, Spec, ppo_minibatch_size
 from slm_lab.types import Metrics, Rollout
-
-if TYPE_CHECKING:
-    from slm_lab.spec import NetSpec, PPOSILSpec, PPOSpec, Spec
 
 
 def ppo_policy_loss(
@@ -71,7 +64,7 @@ CACHED_IMAGES = 64
 
 
 class FlatRollout(NamedTuple):
-    """The rows [N] of a rollout, or of a minibatch of it."""
+    """The rows [N] of a rollout, or of a minibatch of it, whose `obs` may be in sequences."""
 
     obs: Tensor
     action: Tensor
@@ -80,39 +73,21 @@ class FlatRollout(NamedTuple):
     target: Tensor
     old_value: Tensor
 
-    @classmethod
-    def selected(cls, rows_and_index: tuple[Tensor, ...]) -> FlatRollout:
-        """The minibatch that the last tensor, an index of rows, selects from the others."""
-        *rows, index = rows_and_index
-        return cls(*(column[index] for column in rows))
 
-
-class PPO:
+class PPO(SavedInParts):
     """Owns nets, optimisers, schedules. One update = one rollout, several epochs of minibatches."""
 
-    @classmethod
-    def build(cls, spec: Spec, setup: Setup) -> PPO:
-        algorithm: Any = spec.agent.algorithm
-        agent = spec.agent
-        return cls(algorithm, agent.net, agent.critic, setup, ppo_minibatch_size(spec))
-
-    def __init__(
-        self,
-        spec: PPOSpec | PPOSILSpec,
-        actor: NetSpec,
-        critic: NetSpec,
-        setup: Setup,
-        minibatch_size: int,
-    ) -> None:
-        self._spec = spec
-        self._minibatch_size = minibatch_size
-        distribution = make_action_distribution(setup.spaces, spec.action_pdtype)
+    def __init__(self, spec: Spec, setup: Setup) -> None:
+        self._spec = own = cast(PPOSpec | PPOSILSpec, spec.agent.algorithm)
+        self._minibatch_size = ppo_minibatch_size(spec)
+        distribution = make_action_distribution(setup.spaces, own.action_pdtype)
+        actor, critic = spec.agent.net, spec.agent.critic
         with initialising(setup.seeds.net):
             self.nets = ActorCriticNets(distribution, actor, critic, setup.device)
         self.modules = self.nets.modules
         self.to_env = distribution.to_env
         self._value_loss = make_loss(critic.loss_spec)
-        self.critic = Critic(self.nets, setup.device, normalize=spec.normalize_v_targets)
+        self.critic = Critic(self.nets, setup.device, normalize=own.normalize_v_targets)
         state = self.nets.initial_state() | {
             "clip_eps": torch.zeros((), device=setup.device),
             "entropy_coef": torch.zeros((), device=setup.device),
@@ -120,7 +95,7 @@ class PPO:
             "advantage_range": torch.zeros(2, device=setup.device),
         }
         self.learner = self._make_learner(state, setup)
-        self._rates = LearningRates(self.nets.specs, spec.time_horizon * setup.num_envs)
+        self._rates = LearningRates(self.nets.specs, own.time_horizon * setup.num_envs)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
         spaces = setup.spaces
         evaluates = self.nets.shared and spaces.is_image and spaces.action_type == "discrete"
@@ -130,7 +105,7 @@ class PPO:
             self.nets.policy_and_value if evaluates else None,
         )
         self.act = Actor(self.nets.net_states[0], choice, state, setup)
-        self._parts: dict[str, Stateful] = {
+        self._parts = {
             "learner": self.learner,
             "critic": self.critic,
             "act": self.act,
@@ -202,9 +177,8 @@ class PPO:
 
     def loss(self, state: State, *rows_and_index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Policy, value and entropy terms on the rows that the index selects."""
-        rows = FlatRollout.selected(rows_and_index)
-        obs = self.nets.net_states[0].in_sequences(rows.obs)
-        policy, value = self.nets(state, obs, training=True)
+        rows = self._selected(rows_and_index)
+        policy, value = self.nets(state, rows.obs, training=True)
         policy_loss, policy_metrics = self._policy_terms(policy, rows, state)
         value_loss, value_metrics = self._value_term(value, rows, state)
         return policy_loss + value_loss, policy_metrics | value_metrics
@@ -213,21 +187,19 @@ class PPO:
         self, state: State, *rows_and_index: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Policy part of the loss, for separate actor and critic nets."""
-        rows = FlatRollout.selected(rows_and_index)
-        obs = self.nets.net_states[0].in_sequences(rows.obs)
-        return self._policy_terms(self.nets.policy(state, obs, training=True), rows, state)
+        rows = self._selected(rows_and_index)
+        return self._policy_terms(self.nets.policy(state, rows.obs, training=True), rows, state)
 
     def value_loss(self, state: State, *rows_and_index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Value part of the loss, for separate actor and critic nets."""
-        rows = FlatRollout.selected(rows_and_index)
-        obs = self.nets.net_states[0].in_sequences(rows.obs)
-        return self._value_term(self.nets.value(state, obs, training=True), rows, state)
+        rows = self._selected(rows_and_index)
+        return self._value_term(self.nets.value(state, rows.obs, training=True), rows, state)
 
     def state_dict(self) -> dict[str, Any]:
-        return saved_parts(self._parts) | {"generator": self._generator.get_state()}
+        return super().state_dict() | {"generator": self._generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts, state)
+        super().load_state_dict(state)
         self._generator.set_state(state["generator"])
 
     @torch.no_grad()
@@ -235,6 +207,12 @@ class PPO:
         assert rollout.log_prob is not None
         obs, action = rollout.obs[:-1].flatten(0, 1), rollout.action.flatten(0, 1)
         return FlatRollout(obs, action, rollout.log_prob.flatten(), *self._advantages(rollout))
+
+    def _selected(self, rows_and_index: tuple[Tensor, ...]) -> FlatRollout:
+        """The minibatch that the last tensor, an index of rows, selects from the others."""
+        obs, *others, index = rows_and_index
+        seen = self.nets.net_states[0].in_sequences(obs[index])
+        return FlatRollout(seen, *(column[index] for column in others))
 
     def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
         """Flat [N] advantages, and value targets and values in the units of the value head."""
@@ -277,7 +255,7 @@ class PPO:
             return policy_update
 
         def update(state: State, *rows_and_index: Tensor) -> tuple[State, dict[str, Tensor]]:
-            advantage = FlatRollout.selected(rows_and_index).advantage
+            advantage = self._selected(rows_and_index).advantage
             percentiles = torch.quantile(advantage, advantage.new_tensor([0.05, 0.95]))
             moved = {"advantage_range": state["advantage_range"].lerp(percentiles, 0.01)}
             changes, metrics = policy_update(state | moved, *rows_and_index)

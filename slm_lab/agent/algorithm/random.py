@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.algorithm.setup import Setup
+from slm_lab.agent.algorithm.base import Setup
 from slm_lab.agent.learning.learner import Learner
+from slm_lab.spec import Spec
 from slm_lab.types import Metrics, Rollout
-
-if TYPE_CHECKING:
-    from slm_lab.spec import Spec
 
 
 class Random:
     """Owns nothing but a stream of random numbers; an update only counts."""
 
-    @classmethod
-    def build(cls, spec: Spec, setup: Setup) -> Random:
-        return cls(setup)
-
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, spec: Spec, setup: Setup) -> None:
         self._spaces = setup.spaces
         self._generator = torch.Generator().manual_seed(setup.seeds.act)
         self.modules: dict[str, nn.Module] = {}

@@ -7,61 +7,42 @@ stands in for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.a2c import policy_gradient_loss
 from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
-from slm_lab.agent.algorithm.actor_critic_nets import make_policy_net
+from slm_lab.agent.algorithm.base import SavedInParts, Setup, initialising, on_policy_learner
 from slm_lab.agent.algorithm.distribution import make_action_distribution
+from slm_lab.agent.algorithm.nets import make_policy_net
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
-from slm_lab.agent.algorithm.setup import Setup, initialising
-from slm_lab.agent.learning.learner import (
-    Learner,
-    NetState,
-    State,
-    Stateful,
-    acting_weights,
-    check_finite,
-    gradient_update,
-    load_parts,
-    saved_parts,
-)
-from slm_lab.agent.learning.moments import RunningMoments
+from slm_lab.agent.learning.learner import NetState, State, check_finite
 from slm_lab.agent.learning.returns import discounted_returns, standardize
+from slm_lab.agent.preprocessor import RunningMoments
+from slm_lab.spec import ReinforceSpec, Spec
 from slm_lab.types import Metrics, Rollout
 
-if TYPE_CHECKING:
-    from slm_lab.spec import NetSpec, ReinforceSpec, Spec
 
-
-class Reinforce:
+class Reinforce(SavedInParts):
     """Owns the policy net, its optimiser and schedules. One update = one gradient step."""
 
-    @classmethod
-    def build(cls, spec: Spec, setup: Setup) -> Reinforce:
-        algorithm: Any = spec.agent.algorithm
-        return cls(algorithm, spec.agent.net, setup)
-
-    def __init__(self, spec: ReinforceSpec, net: NetSpec, setup: Setup) -> None:
-        self._spec = spec
-        self._action_distribution = make_action_distribution(setup.spaces, spec.action_pdtype)
+    def __init__(self, spec: Spec, setup: Setup) -> None:
+        self._spec = own = cast(ReinforceSpec, spec.agent.algorithm)
+        net = spec.agent.net
+        self._action_distribution = make_action_distribution(setup.spaces, own.action_pdtype)
         with initialising(setup.seeds.net):
             policy_net = make_policy_net(self._action_distribution, net).to(setup.device)
         self._net = NetState("net", policy_net, net)
         self.modules = {"net": self._net.net}
         state = self._net.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
-        if setup.distributed:
-            state |= acting_weights([self._net], state)
-        update = gradient_update([self._net], self.loss, at_acting_weights=setup.distributed)
-        self.learner = Learner(state, update, compile=setup.compile)
-        self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
+        self.learner = on_policy_learner([self._net], state, self.loss, setup)
+        self._rates = LearningRates({"net": net}, own.training_frequency * setup.num_envs)
         self._returns_seen = RunningMoments((), setup.device)
         self.to_env = self._action_distribution.to_env
         self.act = Actor(self._net, SampledPolicy(self._action_distribution), state, setup)
-        self._parts: dict[str, Stateful] = {
+        self._parts = {
             "learner": self.learner,
             "returns": self._returns_seen,
             "act": self.act,
@@ -94,12 +75,6 @@ class Reinforce:
             "policy_loss": policy_loss,
             "entropy": entropy,
         }
-
-    def state_dict(self) -> dict[str, Any]:
-        return saved_parts(self._parts)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts, state)
 
     def _advantage(self, rollout: Rollout) -> Tensor:
         unknown_tail = self._returns_seen.mean.float().expand_as(rollout.reward)

@@ -1,6 +1,6 @@
 """Soft actor-critic: continuous (Haarnoja et al. 2018) and discrete (Christodoulou 2019); CrossQ.
 
-CrossQ (Bhatt et al. 2024) is the same update with `CrossTwin` critics. Discrete actions use exact
+CrossQ (Bhatt et al. 2024) is the same update with crossed critics. Discrete actions use exact
 expectations over actions and the mean of the two critics: with a handful of actions the minimum
 underestimates. The usual target entropy of 0.98 ln|A| is out of reach, so the ratio is lower, and
 can be annealed.
@@ -10,38 +10,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
-from slm_lab.agent.algorithm.actor_critic_nets import make_policy_net
-from slm_lab.agent.algorithm.distribution import (
-    Categorical,
-    TanhNormal,
-    make_action_distribution,
-)
-from slm_lab.agent.algorithm.loss import make_row_loss
+from slm_lab.agent.algorithm.base import SavedInParts, Setup, initialising, make_loss
+from slm_lab.agent.algorithm.distribution import Categorical, TanhNormal, make_action_distribution
+from slm_lab.agent.algorithm.nets import TargetUpdate, TwinCritic, make_policy_net
 from slm_lab.agent.algorithm.ppo import symlog
-from slm_lab.agent.algorithm.q_nets import TargetUpdate, make_twin
 from slm_lab.agent.algorithm.schedule import LearningRate, LearningRates
-from slm_lab.agent.algorithm.setup import Setup, initialising
 from slm_lab.agent.learning.learner import (
     Learner,
     NetState,
     State,
-    Stateful,
     check_finite,
     gradients,
-    load_parts,
+    optimizer_steps,
     replay_minibatches,
-    saved_parts,
 )
+from slm_lab.spec import CrossQSpec, SoftActorCriticSpec, Spec
 from slm_lab.types import Metrics, ReplayBatch
-
-if TYPE_CHECKING:
-    from slm_lab.spec import CrossQSpec, NetSpec, SoftActorCriticSpec, Spec
 
 Values = dict[str, Tensor]
 
@@ -84,67 +74,51 @@ class LogAlpha(nn.Module):
         self.value = nn.Parameter(torch.tensor([math.log(alpha)]))
 
 
-class SoftActorCritic:
+class SoftActorCritic(SavedInParts):
     """Owns actor, critics, temperature, optimisers. An update of all of them is one graph."""
 
-    @classmethod
-    def build(cls, spec: Spec, setup: Setup) -> SoftActorCritic:
-        algorithm: Any = spec.agent.algorithm
-        batch_size = spec.agent.memory.batch_size
-        return cls(algorithm, spec.agent.net, spec.agent.critic, setup, batch_size=batch_size)
-
-    def __init__(
-        self,
-        spec: SoftActorCriticSpec | CrossQSpec,
-        actor: NetSpec,
-        critic: NetSpec,
-        setup: Setup,
-        *,
-        batch_size: int,
-    ) -> None:
-        self._spec = spec
-        self._batch_size = batch_size
+    def __init__(self, spec: Spec, setup: Setup) -> None:
+        self._spec = own = cast(SoftActorCriticSpec | CrossQSpec, spec.agent.algorithm)
+        self._batch_size = batch_size = spec.agent.memory.batch_size
+        actor, critic = spec.agent.net, spec.agent.critic
         self._is_discrete = not setup.spaces.is_continuous
         self._action_distribution = make_action_distribution(
             setup.spaces, None if self._is_discrete else "NormalTanh"
         )
-        given = spec.training_start_step
+        given = own.training_start_step
         self._random_frames = max(1000, batch_size) if given is None else given
         with initialising(setup.seeds.net):
             self._actor = NetState(
                 "net", make_policy_net(self._action_distribution, actor).to(setup.device), actor
             )
-            self._critics = make_twin(
-                critic,
-                setup,
-                crossed=spec.name == "CrossQ",
-                spectral_norm=spec.spectral_norm,
+            is_crossed = own.name == "CrossQ"
+            self._critics = TwinCritic(
+                critic, setup, crossed=is_crossed, spectral_norm=own.spectral_norm
             )
-        self._alpha = NetState(
-            "log_alpha", LogAlpha(spec.init_alpha).to(setup.device), _unclipped(actor)
-        )
+        log_alpha = LogAlpha(own.init_alpha).to(setup.device)
+        unclipped = actor.model_copy(update={"clip_grad_val": None})
+        self._alpha = NetState("log_alpha", log_alpha, unclipped)
         nets = [self._actor, *self._critics.net_states]
         self.modules = {net.name: net.net for net in (*nets, self._alpha)}
         state = self._initial_state([*nets, self._alpha], setup)
         self._target_update = TargetUpdate(critic, env_steps_per_gradient_step=1.0)
-        self._row_loss = make_row_loss(critic.loss_spec)
+        self._row_loss = make_loss(critic.loss_spec, reduction="none")
         # Two graphs over one state: with a policy delay most updates move the critics alone.
         self.learner = Learner(state, self._full_step, compile=setup.compile)
         self._critic_learner = Learner(state, self._critic_step, compile=setup.compile)
-        self._per_call = spec.training_iter or min(setup.num_envs, spec.training_frequency)
-        frames = max(spec.training_frequency, setup.num_envs)
+        self._per_call = own.training_iter or min(setup.num_envs, own.training_frequency)
+        frames = max(own.training_frequency, setup.num_envs)
         self._rates = LearningRates({t.name: t.spec for t in nets}, frames)
-        alpha_lr = actor.optim_spec.lr if spec.alpha_lr is None else spec.alpha_lr
+        alpha_lr = actor.optim_spec.lr if own.alpha_lr is None else own.alpha_lr
         self._alpha_rate = LearningRate(alpha_lr, actor.lr_scheduler_spec, frames)
         self._critic_updates = self._updates_before = 0  # in all, and before the latest update
-        dim = setup.spaces.action_sizes[0]
-        self._action_dim = dim
+        self._action_dim = setup.spaces.action_sizes[0]
         self._setup = setup
         self._random = torch.Generator().manual_seed(setup.seeds.act + 1)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
         choice = SampledPolicy(self._action_distribution, squashed=not self._is_discrete)
         self._act = Actor(self._actor, choice, state, setup)
-        self._parts: dict[str, Stateful] = {
+        self._parts = {
             "learner": self.learner,
             "act": self._act,
             "rates": self._rates,
@@ -210,11 +184,8 @@ class SoftActorCritic:
     def target_nets(self) -> dict[str, dict[str, Tensor]]:
         """State dicts of the target nets."""
         state = self.learner.state
-        return {
-            f"target_{q.name}": q.named_parameters(state[f"target_{q.name}"])
-            for q in self._critics.net_states
-            if f"target_{q.name}" in self._critics.targets
-        }
+        pairs = zip(self._critics.targets, self._critics.net_states, strict=False)  # CrossQ: none
+        return {name: net.named_parameters(state[name]) for name, net in pairs}
 
     def targets_kept(self) -> float:
         """Share of the target nets before the latest update that is still in them."""
@@ -222,14 +193,14 @@ class SoftActorCritic:
         return self._target_update.kept(self._critic_updates // delay - before // delay)
 
     def state_dict(self) -> dict[str, Any]:
-        return saved_parts(self._parts) | {
+        return super().state_dict() | {
             "generator": self._generator.get_state(),
             "random": self._random.get_state(),
             "critic_updates": self._critic_updates,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts, state)
+        super().load_state_dict(state)
         self._generator.set_state(state["generator"])
         self._random.set_state(state["random"])
         self._critic_updates = int(state["critic_updates"])
@@ -288,15 +259,10 @@ class SoftActorCritic:
             metrics = {"q_value": q1.mean(), "rows": (target - (q1 + q2) / 2)}
             return (weight * rows).mean(), metrics
 
-        names = [net_state.name for net_state in self._critics.net_states]
-        grads, metrics = gradients(loss, state, names)
-        changes: State = {"td_error": metrics.pop("rows")}
-        norms = []
-        for net_state in self._critics.net_states:
-            moved, norm = net_state.optimizer_step(state, grads[net_state.name])
-            changes |= moved
-            norms.append(norm)
-        return changes, metrics | {"grad_norm": torch.stack(norms).mean()}
+        critics = self._critics.net_states
+        grads, metrics = gradients(loss, state, [critic.name for critic in critics])
+        moved, norm = optimizer_steps(critics, state, grads)
+        return {"td_error": metrics.pop("rows")} | moved, metrics | {"grad_norm": norm}
 
     def _actor_step(self, state: State, obs: Tensor, noise: Tensor) -> tuple[State, Values, Tensor]:
         alpha = self._current_alpha(state)
@@ -371,8 +337,3 @@ class SoftActorCritic:
             return [(empty, empty)] * count
         noise = torch.randn(shape, generator=self._generator).to(self._setup.device)
         return [(pair[0], pair[1]) for pair in noise.unbind(0)]
-
-
-def _unclipped(net: NetSpec) -> NetSpec:
-    """The actor's net spec without gradient clipping, for the temperature."""
-    return net.model_copy(update={"clip_grad_val": None})

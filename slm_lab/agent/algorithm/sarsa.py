@@ -6,31 +6,18 @@ truncation the next action belongs to another episode: both rows are left out of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.actor import Actor, QExploration
-from slm_lab.agent.algorithm.loss import make_row_loss
+from slm_lab.agent.algorithm.base import SavedInParts, Setup, make_loss, on_policy_learner
+from slm_lab.agent.algorithm.nets import make_q_net
 from slm_lab.agent.algorithm.schedule import LearningRates
-from slm_lab.agent.algorithm.setup import Setup, initialising
-from slm_lab.agent.learning.learner import (
-    Learner,
-    NetState,
-    State,
-    Stateful,
-    acting_weights,
-    check_finite,
-    gradient_update,
-    load_parts,
-    saved_parts,
-)
-from slm_lab.agent.net.make import make_net
+from slm_lab.agent.learning.learner import State, check_finite
+from slm_lab.spec import SARSASpec, Spec
 from slm_lab.types import Metrics, Rollout
-
-if TYPE_CHECKING:
-    from slm_lab.spec import NetSpec, SARSASpec, Spec
 
 
 def sarsa_target(
@@ -44,30 +31,21 @@ def sarsa_target(
     return target, terminated | ~(truncated | is_last)
 
 
-class SARSA:
+class SARSA(SavedInParts):
     """Owns the Q net, its optimiser and exploration schedule. One update = one gradient step."""
 
-    @classmethod
-    def build(cls, spec: Spec, setup: Setup) -> SARSA:
-        algorithm: Any = spec.agent.algorithm
-        return cls(algorithm, spec.agent.net, setup)
-
-    def __init__(self, spec: SARSASpec, net: NetSpec, setup: Setup) -> None:
-        self._spec = spec
-        with initialising(setup.seeds.net):
-            q_net = make_net(net, setup.spaces.obs_shape, setup.spaces.action_sizes)
-        self._q = NetState("net", q_net.to(setup.device), net)
+    def __init__(self, spec: Spec, setup: Setup) -> None:
+        self._spec = own = cast(SARSASpec, spec.agent.algorithm)
+        net = spec.agent.net
+        self._q = make_q_net(net, setup)
         self.modules = {"net": self._q.net}
         state = self._q.initial_state()
-        self._row_loss = make_row_loss(net.loss_spec)
-        if setup.distributed:
-            state |= acting_weights([self._q], state)
-        update = gradient_update([self._q], self.loss, at_acting_weights=setup.distributed)
-        self.learner = Learner(state, update, compile=setup.compile)
-        self._rates = LearningRates({"net": net}, spec.training_frequency * setup.num_envs)
-        self._exploration = QExploration(spec, setup)
+        self._row_loss = make_loss(net.loss_spec, reduction="none")
+        self.learner = on_policy_learner([self._q], state, self.loss, setup)
+        self._rates = LearningRates({"net": net}, own.training_frequency * setup.num_envs)
+        self._exploration = QExploration(own, setup)
         self.act = Actor(self._q, self._exploration, state, setup)
-        self._parts: dict[str, Stateful] = {
+        self._parts = {
             "learner": self.learner,
             "act": self.act,
             "rates": self._rates,
@@ -108,9 +86,3 @@ class SARSA:
         )
         rows = self._row_loss(q_value, target) * counts
         return rows.sum() / counts.sum().clamp_min(1), {"q_value": q_value.mean()}
-
-    def state_dict(self) -> dict[str, Any]:
-        return saved_parts(self._parts)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_parts(self._parts, state)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from slm_lab.spec import Problem, SpecError
-
-if TYPE_CHECKING:
-    from slm_lab.spec import NetSpec, SchedulerSpec, ScheduleSpec
+from slm_lab.agent.algorithm.base import SavedInParts
+from slm_lab.spec import NetSpec, Problem, SchedulerSpec, ScheduleSpec, SpecError
 
 
 def scheduled_value(spec: ScheduleSpec | None, frame: int, default: float = 0.0) -> float:
@@ -134,11 +132,11 @@ class _TorchScheduler:
         self._scheduler.load_state_dict(dict(state["state"]))  # some of torch's take keys out
 
 
-class LearningRates:
+class LearningRates(SavedInParts):
     """The learning rates of an algorithm's nets, as coefficients of their training state."""
 
     def __init__(self, nets: Mapping[str, NetSpec], frames_per_update: int) -> None:
-        self._rates = {
+        self._parts = self._rates = {
             f"{name}.lr": LearningRate(net.optim_spec.lr, net.lr_scheduler_spec, frames_per_update)
             for name, net in nets.items()
         }
@@ -153,13 +151,6 @@ class LearningRates:
         for rate in self._rates.values():
             rate.advance(frame, calls)
         return mean
-
-    def state_dict(self) -> dict[str, Any]:
-        return {key: rate.state_dict() for key, rate in self._rates.items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for key, rate in self._rates.items():
-            rate.load_state_dict(state[key])
 
 
 def _plain(state: dict[str, Any]) -> dict[str, Any]:

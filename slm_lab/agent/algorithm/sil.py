@@ -6,16 +6,16 @@ are imitated: a plain policy-gradient step, without PPO's ratio.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from slm_lab.agent.algorithm.a2c import ActorCritic
+from slm_lab.agent.algorithm.base import Setup
 from slm_lab.agent.algorithm.ppo import PPO
-from slm_lab.agent.learning.compiler import CompileMode
 from slm_lab.agent.learning.learner import (
     Learner,
     State,
@@ -23,13 +23,8 @@ from slm_lab.agent.learning.learner import (
     gradient_update,
     minibatches,
 )
-from slm_lab.agent.learning.parallel_learners import ParallelLearners
-from slm_lab.spec import PPOSILSpec
+from slm_lab.spec import PPOSILSpec, SILSpec, Spec
 from slm_lab.types import ImitationBatch, Metrics, PastBatch
-
-if TYPE_CHECKING:
-    from slm_lab.agent.algorithm.setup import Setup
-    from slm_lab.spec import SILSpec, Spec
 
 
 def sil_losses(
@@ -48,54 +43,28 @@ def sil_losses(
 class SelfImitation:
     """A base algorithm, and a second learner over the base's own state."""
 
-    @classmethod
-    def build(cls, spec: Spec, setup: Setup) -> SelfImitation:
-        algorithm: Any = spec.agent.algorithm
-        base = (PPO if isinstance(algorithm, PPOSILSpec) else ActorCritic).build(spec, setup)
-        batch_size = spec.agent.memory.batch_size
-        return cls(algorithm, base, batch_size=batch_size, compile=setup.compile)
-
-    def __init__(
-        self,
-        spec: SILSpec | PPOSILSpec,
-        base: ActorCritic | PPO,
-        *,
-        batch_size: int,
-        compile: CompileMode | None,
-    ) -> None:
-        self._spec = spec
+    def __init__(self, spec: Spec, setup: Setup) -> None:
+        self._spec = own = cast(SILSpec | PPOSILSpec, spec.agent.algorithm)
+        base = (PPO if isinstance(own, PPOSILSpec) else ActorCritic)(spec, setup)
         self._base = base
-        self._batch_size = batch_size
+        self.modules, self.learner = base.modules, base.learner
+        self.act, self.to_env = base.act, base.to_env
+        self.state_dict, self.load_state_dict = base.state_dict, base.load_state_dict
+        self._batch_size = spec.agent.memory.batch_size
         # The same tensors under the same names, and one more for the advantages of a batch.
         device = base.learner.state["net"].device
-        state = base.learner.state | {"advantage": torch.zeros(batch_size, device=device)}
+        state = base.learner.state | {"advantage": torch.zeros(self._batch_size, device=device)}
         imitate = gradient_update(base.nets.net_states, self.loss)
 
         def update(state: State, *rows: Tensor) -> tuple[State, dict[str, Tensor]]:
             changes, metrics = imitate(state, *rows)
             return changes | {"advantage": metrics.pop("rows")}, metrics
 
-        self._imitation = Learner(state, update, compile=compile)
-
-    @property
-    def modules(self) -> Mapping[str, nn.Module]:
-        return self._base.modules
-
-    @property
-    def learner(self) -> Learner | ParallelLearners:
-        return self._base.learner
-
-    @property
-    def act(self) -> Callable[..., Tensor]:
-        return self._base.act
+        self._imitation = Learner(state, update, compile=setup.compile)
 
     @property
     def evaluated(self) -> Sequence[Tensor]:
         return getattr(self._base, "evaluated", ())
-
-    @property
-    def to_env(self) -> Callable[[Tensor], Tensor]:
-        return self._base.to_env
 
     def evaluate(self, batch: ImitationBatch) -> ImitationBatch:
         """Evaluate the rollout of the batch by the nets that acted in it."""
@@ -125,12 +94,6 @@ class SelfImitation:
         loss = self._spec.sil_policy_loss_coef * policy_loss
         loss = loss + self._spec.sil_val_loss_coef * value_loss
         return loss, {"policy_loss": policy_loss, "value_loss": value_loss, "rows": advantage}
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._base.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._base.load_state_dict(state)
 
     def _imitate(self, past: PastBatch) -> Tensor:
         return_ = self._base.critic.to_head_units(past.return_)

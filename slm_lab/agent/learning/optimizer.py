@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from slm_lab.spec import OptimSpec
+from slm_lab.spec import OptimSpec
 
 Slots = dict[str, Tensor]
 """State of an optimiser: a step count and vectors as long as the parameters."""
@@ -93,10 +93,6 @@ def adam(options: Mapping[str, Any], *, decoupled: bool = False) -> Optimizer:
     return Optimizer(names, update, decay, decoupled, scalars)
 
 
-def adamw(options: Mapping[str, Any]) -> Optimizer:
-    return adam(options, decoupled=True)
-
-
 def rmsprop(options: Mapping[str, Any]) -> Optimizer:
     """RMSprop (Hinton), epsilon outside the root as in torch."""
     alpha, eps = options.get("alpha", 0.99), options.get("eps", 1e-8)
@@ -157,11 +153,8 @@ def adadelta(options: Mapping[str, Any]) -> Optimizer:
         square = rho * slots["square_avg"] + (1 - rho) * grad * grad
         move = (slots["acc_delta"] + eps).sqrt() / (square + eps).sqrt() * grad
         moved = rho * slots["acc_delta"] + (1 - rho) * move * move
-        return p - lr * move, {
-            "step": slots["step"] + 1,
-            "square_avg": square,
-            "acc_delta": moved,
-        }
+        new = {"step": slots["step"] + 1, "square_avg": square, "acc_delta": moved}
+        return p - lr * move, new
 
     return Optimizer(("square_avg", "acc_delta"), update, decay)
 
@@ -230,7 +223,7 @@ def radam(options: Mapping[str, Any]) -> Optimizer:
 
 _BY_NAME: dict[str, Callable[[Mapping[str, Any]], Optimizer]] = {
     "Adam": adam,
-    "AdamW": adamw,
+    "AdamW": partial(adam, decoupled=True),
     "RMSprop": rmsprop,
     "SGD": sgd,
     "Adagrad": adagrad,

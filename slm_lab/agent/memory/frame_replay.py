@@ -2,9 +2,8 @@
 
 Stacks of consecutive steps share all frames but one, and a row has two stacks: stored whole, an
 Atari transition takes 56 kB, most of it eight copies of the same frames. Here frames lie in a ring
-of their own, and a `Replay` holds the transitions, with places of frames in that ring instead of
-observations. So n-step returns and priorities need no case for stacks, and no stack can mix two
-episodes.
+of their own, and the rows of a `Replay` hold places of frames instead of observations. So n-step
+returns and priorities need no case for stacks, and no stack can mix two episodes.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.memory.replay import Replay, RewardTransform
-from slm_lab.agent.memory.ring import Ring
+from slm_lab.agent.memory.ring import Ring, make_columns
 from slm_lab.agent.memory.sampler import Sampler
-from slm_lab.types import ReplayBatch, Transition, on_host
+from slm_lab.types import ReplayBatch, Spaces, Transition, on_host
 
 
-class FrameReplay:
-    """Same interface as `Replay`, for observations of `frame_stack` frames along the first axis.
+class FrameReplay(Replay):
+    """A `Replay` for observations of `spaces.frame_stack` frames along the first axis.
 
     Every step of every env adds one frame, the newest of its true successor. The first stack of an
     episode is stored whole, beside the ring. A lost life, after which the game goes on, starts no
@@ -33,70 +32,32 @@ class FrameReplay:
     """
 
     def __init__(
-        self,
-        capacity: int,
-        num_envs: int,
-        obs_shape: tuple[int, ...],
-        obs_dtype: str,
-        frame_stack: int,
-        action_shape: tuple[int, ...],
-        action_dtype: torch.dtype,
-        sampler: Sampler,
-        *,
-        batch_size: int,
-        gamma: float,
-        n_step: int = 1,
-        use_cer: bool = False,
+        self, capacity: int, num_envs: int, spaces: Spaces, sampler: Sampler, **options: Any
     ) -> None:
-        self._stack = frame_stack
-        self._width = obs_shape[0] // frame_stack
-        self._obs_shape = obs_shape
-        self._num_envs = num_envs
-        self._rows = Replay(
-            capacity,
-            num_envs,
-            (frame_stack,),
-            "int32",
-            action_shape,
-            action_dtype,
-            sampler,
-            batch_size=batch_size,
-            gamma=gamma,
-            n_step=n_step,
-            use_cer=use_cer,
-        )
-        slots = max(1, capacity // num_envs)
+        super().__init__(capacity, num_envs, place_spaces(spaces), sampler, **options)
+        self._stack = spaces.frame_stack
+        self._obs_shape = spaces.obs_shape
+        self._width = spaces.obs_shape[0] // self._stack
         # The oldest row reaches back over a stack, the newest one frame ahead.
-        self._length = slots + frame_stack
-        frame_shape = (self._width, *obs_shape[1:])
-        dtype = getattr(torch, obs_dtype)
-        self._frames = torch.zeros((self._length * num_envs, *frame_shape), dtype=dtype)
-        self._starts = StartFrames(frame_shape, dtype, lifetime=slots + frame_stack + 1)
-        self._steps = 0
-        self._places = np.zeros((num_envs, frame_stack), np.int32)  # of the stacks to act on
+        self._length = self._slots + self._stack
+        frame = replace(spaces, obs_shape=(self._width, *spaces.obs_shape[1:]))
+        self._frames = make_columns(frame, (self._length * num_envs,), ["obs"])["obs"]
+        self._starts = StartFrames(frame.obs_shape, self._frames.dtype, self._length + 1)
+        self._places = np.zeros((num_envs, self._stack), np.int32)  # of the stacks to act on
         self._continues = np.zeros(num_envs, bool)  # whether these stacks are stored
-
-    @property
-    def size(self) -> int:
-        return self._rows.size
-
-    @property
-    def batch_size(self) -> int:
-        return self._rows.batch_size
 
     def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
         for env in np.flatnonzero(~self._continues).tolist():
             self._store_whole(env, obs[env])
         self._continues[:] = True
 
-        self._steps += 1
-        first = self._steps % self._length * self._num_envs
-        frames = self._frames.numpy()[first : first + self._num_envs]
+        first = (self._written + 1) % self._length * self._lanes
+        frames = self._frames.numpy()[first : first + self._lanes]
         frames[:] = transition.next_obs[:, -self._width :]
         successors = np.empty_like(self._places)
         successors[:, :-1] = self._places[:, 1:]
-        successors[:, -1] = np.arange(first, first + self._num_envs)
-        self._rows.add(self._places, action, replace(transition, next_obs=successors))
+        successors[:, -1] = np.arange(first, first + self._lanes)
+        super().add(self._places, action, replace(transition, next_obs=successors))
 
         self._places = successors
         if transition.obs is not transition.next_obs:  # the two differ only at an ending
@@ -107,33 +68,25 @@ class FrameReplay:
     def sample(
         self, batches: int, frame: int, transform_reward: RewardTransform | None = None
     ) -> ReplayBatch:
-        places = self._rows.sample(batches, frame, transform_reward)
+        places = super().sample(batches, frame, transform_reward)
         return replace(places, obs=self._stacks(places.obs), next_obs=self._stacks(places.next_obs))
-
-    def update_priorities(self, index: Tensor, td_error: Tensor) -> None:
-        self._rows.update_priorities(index, td_error)
-
-    def truncate_episodes(self) -> None:
-        """End running episodes: nothing follows their newest rows."""
-        self._rows.truncate_episodes()
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "frames": Ring(self._frame_columns(), written=self._steps + 1),  # slot 0 comes last
+            "frames": Ring(self._frame_columns(), written=self._written + 1),  # slot 0 comes last
             "starts": self._starts.state_dict(),
-            "rows": self._rows.state_dict(),
+            "rows": super().state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         state["frames"].copy_into(self._frame_columns())
-        self._steps = state["frames"].written - 1
         self._starts.load_state_dict(state["starts"])
-        self._rows.load_state_dict(state["rows"])
+        super().load_state_dict(state["rows"])
         # What the env shows next may be the stack it showed last, or a new game.
         self._continues[:] = False
 
     def _frame_columns(self) -> dict[str, Tensor]:
-        return {"frames": self._frames.view(self._length, self._num_envs, *self._frames.shape[1:])}
+        return {"frames": self._frames.view(self._length, self._lanes, *self._frames.shape[1:])}
 
     def _stacks(self, places: Tensor) -> Tensor:
         """[N, stack] places -> [N, *obs_shape]."""
@@ -150,7 +103,12 @@ class FrameReplay:
 
     def _store_whole(self, env: int, obs: np.ndarray) -> None:
         frames = obs.reshape(self._stack, self._width, *self._obs_shape[1:])
-        self._places[env] = len(self._frames) + self._starts.add(frames, self._steps)
+        self._places[env] = len(self._frames) + self._starts.add(frames, self._written)
+
+
+def place_spaces(spaces: Spaces) -> Spaces:
+    """Spaces of rows that hold the places of the frames of a stack."""
+    return replace(spaces, obs_shape=(spaces.frame_stack,), obs_dtype="int32")
 
 
 class StartFrames:
@@ -160,7 +118,7 @@ class StartFrames:
     neighbours, as in a stack of copies of one frame, take one place.
     """
 
-    def __init__(self, frame_shape: tuple[int, ...], dtype: torch.dtype, *, lifetime: int) -> None:
+    def __init__(self, frame_shape: tuple[int, ...], dtype: torch.dtype, lifetime: int) -> None:
         self._lifetime = lifetime  # in steps
         self.frames = torch.zeros((0, *frame_shape), dtype=dtype)
         self._free: deque[int] = deque()

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import psutil
 import torch
 from loguru import logger
 
-from slm_lab.agent.memory.budget import check_fits, replay_bytes
-from slm_lab.agent.memory.frame_replay import FrameReplay
+from slm_lab.agent.memory.frame_replay import FrameReplay, place_spaces
 from slm_lab.agent.memory.replay import Replay, RewardTransform
 from slm_lab.agent.memory.return_replay import ReturnReplay
+from slm_lab.agent.memory.ring import make_columns
 from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
-from slm_lab.agent.memory.sampler import PrioritizedSampler, Sampler, UniformSampler
-from slm_lab.agent.memory.sequence_sampler import SequenceSampler
-from slm_lab.spec import Problem, SpecError
-
-if TYPE_CHECKING:
-    from slm_lab.spec import Spec
-    from slm_lab.spec.algorithm.base import Pace
-    from slm_lab.types import Spaces
+from slm_lab.agent.memory.sampler import (
+    PrioritizedSampler,
+    Sampler,
+    SequenceSampler,
+    UniformSampler,
+)
+from slm_lab.spec import Problem, Spec, SpecError
+from slm_lab.spec.algorithm.base import Pace
+from slm_lab.types import Spaces
 
 
 def make_rollout(
@@ -29,8 +29,7 @@ def make_rollout(
 ) -> RolloutMemory:
     """A fixed number of steps of every env, on the device that is given."""
     num_envs = spec.env.num_envs
-    shapes = spaces.obs_shape, spaces.obs_dtype, *_action_layout(spaces)
-    return RolloutMemory(pace.frames // num_envs, num_envs, *shapes, device)
+    return RolloutMemory(pace.frames // num_envs, num_envs, spaces, device)
 
 
 def make_episodes(spec: Spec, spaces: Spaces, pace: Pace, seed: int) -> EpisodeMemory:
@@ -39,7 +38,7 @@ def make_episodes(spec: Spec, spaces: Spaces, pace: Pace, seed: int) -> EpisodeM
     return EpisodeMemory(pace.frames, spec.env.num_envs, spaces.obs_dtype, keep_above)
 
 
-def make_replay(spec: Spec, spaces: Spaces, pace: Pace, seed: int) -> Replay | FrameReplay:
+def make_replay(spec: Spec, spaces: Spaces, pace: Pace, seed: int) -> Replay:
     """A ring of transitions; of images with stacked frames each frame is stored once."""
     algorithm: Any = spec.agent.algorithm
     memory, num_envs = spec.agent.memory, spec.env.num_envs
@@ -47,11 +46,9 @@ def make_replay(spec: Spec, spaces: Spaces, pace: Pace, seed: int) -> Replay | F
         fix = f"found {memory.max_size}; expected at least env.num_envs = {num_envs}"
         raise SpecError([Problem("agent.memory.max_size", fix)], spec.name)
     capacity = min(memory.max_size, spec.env.max_frame + num_envs)
-    action_shape, action_dtype = _action_layout(spaces)
-    obs_layout = spaces.obs_shape, spaces.obs_dtype
     # Vectors are cheaper to store whole than to put together again.
-    frame_stack = spaces.frame_stack if spaces.is_image else 1
-    size = replay_bytes(capacity, *obs_layout, action_shape, action_dtype, frame_stack)
+    keeps_frames = spaces.is_image and spaces.frame_stack > 1
+    size = replay_bytes(capacity, spaces, keeps_frames=keeps_frames)
     logger.info(f"replay of {capacity:,} transitions takes {size / 1e6:,.0f} MB")
     check_fits(size)
     sampler = _make_sampler(spec, capacity, seed)
@@ -65,15 +62,11 @@ def make_replay(spec: Spec, spaces: Spaces, pace: Pace, seed: int) -> Replay | F
             num_envs=num_envs,
             use_cer=memory.use_cer,
         )
-    make = Replay if frame_stack == 1 else partial(FrameReplay, frame_stack=frame_stack)
-    return make(
-        capacity=capacity,
-        num_envs=num_envs,
-        obs_shape=spaces.obs_shape,
-        obs_dtype=spaces.obs_dtype,
-        action_shape=action_shape,
-        action_dtype=action_dtype,
-        sampler=sampler,
+    return (FrameReplay if keeps_frames else Replay)(
+        capacity,
+        num_envs,
+        spaces,
+        sampler,
         batch_size=memory.batch_size,
         gamma=algorithm.gamma,
         n_step=algorithm.n_step,
@@ -91,9 +84,7 @@ def make_return_replay(
     return ReturnReplay(
         capacity,
         spec.env.num_envs,
-        spaces.obs_shape,
-        spaces.obs_dtype,
-        *_action_layout(spaces),
+        spaces,
         _make_sampler(spec, capacity, seed),
         batch_size=memory.batch_size,
         gamma=algorithm.gamma,
@@ -117,11 +108,27 @@ def _make_sampler(spec: Spec, capacity: int, seed: int) -> Sampler:
     )
 
 
-def _action_layout(spaces: Spaces) -> tuple[tuple[int, ...], torch.dtype]:
-    """Shape and dtype of one stored action."""
-    match spaces.action_type:
-        case "discrete":
-            return (), torch.int64
-        case "multi_discrete":
-            return (len(spaces.action_sizes),), torch.int64
-    return (math.prod(spaces.action_sizes),), torch.float32
+def replay_bytes(capacity: int, spaces: Spaces, *, keeps_frames: bool = False) -> int:
+    """Bytes of a replay, before it is allocated.
+
+    Of stacked frames a row keeps one, and the places of all (`FrameReplay`); frames of the starts
+    of episodes are not counted.
+    """
+    frame = 0
+    if keeps_frames:
+        stack = make_columns(spaces, (), ["obs"], "meta")["obs"]
+        frame = stack.nbytes // spaces.frame_stack
+        spaces = place_spaces(spaces)
+    row = make_columns(spaces, (), Replay.COLUMNS, "meta")
+    return capacity * (frame + sum(column.nbytes for column in row.values()))
+
+
+def check_fits(size: int) -> None:
+    """Refuse a replay that the free memory of the machine cannot hold."""
+    free = psutil.virtual_memory().available
+    if size > 0.9 * free:
+        fix = (
+            f"the replay would take {size / 1e9:.1f} GB and {free / 1e9:.1f} GB are free. "
+            "Lower max_size, or run fewer sessions at once."
+        )
+        raise SpecError([Problem("agent.memory.max_size", fix)])

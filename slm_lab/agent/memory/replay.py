@@ -4,35 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from slm_lab.agent.memory.ring import Ring
+from slm_lab.agent.memory.ring import Ring, make_columns
+from slm_lab.agent.memory.rollout import Evaluated, ExperienceBuffer
 from slm_lab.agent.memory.sampler import Sampler
 from slm_lab.agent.preprocessor import Preprocessor, can_adapt
-from slm_lab.types import Metrics, ReplayBatch, Transition
+from slm_lab.types import Metrics, ReplayBatch, Spaces, Transition
 
 RewardTransform = Callable[[Tensor], Tensor]
 """Raw rewards -> rewards to learn from."""
 
 
-class TransitionMemory(Protocol):
-    """`Replay`, or `FrameReplay`, which stores frame stacks at less cost."""
-
-    def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None: ...
-    def sample(
-        self, batches: int, frame: int, transform_reward: RewardTransform
-    ) -> ReplayBatch: ...
-    def update_priorities(self, index: Tensor, td_error: Tensor) -> None: ...
-    def truncate_episodes(self) -> None: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-class ReplayBuffer:
+class ReplayBuffer(ExperienceBuffer):
     """Raw steps in, preprocessed minibatches out.
 
     Learning starts after `start` transitions and is due once per `every`. A vector step adds
@@ -42,7 +30,7 @@ class ReplayBuffer:
 
     def __init__(
         self,
-        replay: TransitionMemory,
+        replay: Replay,
         preprocessor: Preprocessor,
         *,
         start: int,
@@ -62,7 +50,7 @@ class ReplayBuffer:
         return self._due > 0
 
     def add(
-        self, obs: np.ndarray, action: np.ndarray, transition: Transition, evaluated: Any = ()
+        self, obs: np.ndarray, action: np.ndarray, transition: Transition, evaluated: Evaluated = ()
     ) -> None:
         self._replay.add(obs, action, transition)
         before = self._seen
@@ -108,7 +96,64 @@ class ReplayBuffer:
         self._moves_statistics = bool(state["moves_statistics"])
 
 
-class Replay:
+class SampledRing:
+    """A ring of rows [slots, ...] that a sampler draws from, each slot with `lanes` rows."""
+
+    def __init__(
+        self,
+        columns: Mapping[str, Tensor],
+        lanes: int,
+        sampler: Sampler,
+        *,
+        batch_size: int,
+        gamma: float,
+        use_cer: bool = False,
+    ) -> None:
+        self._columns = columns
+        self._slots, self._lanes = len(columns["obs"]), lanes
+        self._sampler = sampler
+        self.batch_size = batch_size
+        self._gamma = gamma
+        self._use_cer = use_cer
+        self._written = 0  # slots ever filled
+        self._generation = 0
+        self._unseen = 0  # rows added since the last sample, for combined experience replay
+
+    @property
+    def size(self) -> int:
+        """Number of filled rows."""
+        return min(self._written, self._slots) * self._lanes
+
+    def update_priorities(self, index: Tensor, td_error: Tensor) -> None:
+        self._sampler.update(index, td_error)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "ring": Ring(self._columns, self._written, self._generation),
+            "unseen": self._unseen,
+            "sampler": self._sampler.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        ring = state["ring"]
+        ring.copy_into(self._columns)
+        self._written, self._generation = ring.written, ring.generation
+        self._unseen = int(state["unseen"])
+        self._sampler.load_state_dict(state["sampler"])
+
+    def _draw(self, batches: int) -> Tensor:
+        index = self._sampler.draw(self.size, batches, self.batch_size)
+        if self._use_cer:
+            # Combined experience replay (Zhang & Sutton 2017): the newest rows are in every draw.
+            count = min(self._unseen, self.batch_size)
+            end = self._written % self._slots * self._lanes
+            newest = (end - 1 - torch.arange(count)) % (self._slots * self._lanes)
+            index[len(index) - count :] = newest
+        self._unseen = 0
+        return index
+
+
+class Replay(SampledRing):
     """The last `capacity` transitions in preallocated [slots, B] arrays; a sampler chooses rows.
 
     A row keeps its own true successor, so that an ending or the ring's seam can never join two
@@ -117,53 +162,30 @@ class Replay:
     first, then the value of the state reached.
     """
 
+    COLUMNS: ClassVar = ("obs", "next_obs", "action", "reward", "terminated", "ended")
+
     def __init__(
         self,
         capacity: int,
         num_envs: int,
-        obs_shape: tuple[int, ...],
-        obs_dtype: str,
-        action_shape: tuple[int, ...],
-        action_dtype: torch.dtype,
+        spaces: Spaces,
         sampler: Sampler,
         *,
-        batch_size: int,
-        gamma: float,
         n_step: int = 1,
-        use_cer: bool = False,
+        **options: Any,
     ) -> None:
-        self._sampler = sampler
-        self.batch_size = batch_size
-        self._gamma = gamma
+        """`options` are those of `SampledRing`."""
+        columns = make_columns(spaces, (max(1, capacity // num_envs), num_envs), self.COLUMNS)
+        super().__init__(columns, num_envs, sampler, **options)
         self._n_step = n_step
-        self._use_cer = use_cer
-        self._num_envs = num_envs
-        self._slots = max(1, capacity // num_envs)
-        lead = (self._slots, num_envs)
-        dtype = getattr(torch, obs_dtype)
-        self._obs = torch.zeros((*lead, *obs_shape), dtype=dtype)
-        self._next_obs = torch.zeros((*lead, *obs_shape), dtype=dtype)
-        self._action = torch.zeros((*lead, *action_shape), dtype=action_dtype)
-        self._reward = torch.zeros(lead)
-        self._terminated = torch.zeros(lead, dtype=torch.bool)
-        self._ended = torch.zeros(lead, dtype=torch.bool)
         # NumPy views of the same storage: through them, writing and taking rows is several times
         # cheaper. Rows for writing are slots of all envs; for taking, single transitions.
-        self._rows = tuple(column.numpy() for column in self._columns().values())
-        self._flat = {k: v.flatten(0, 1).numpy() for k, v in self._columns().items()}
+        self._rows = tuple(column.numpy() for column in columns.values())
+        self._flat = {k: v.flatten(0, 1).numpy() for k, v in columns.items()}
         self._env_range = np.arange(num_envs)
-        self._write = 0
-        self._filled = 0
-        self._written = 0  # vector steps ever added; truncation starts another generation of rows
-        self._generation = 0
-        self._unseen = 0  # rows added since the last sample, for combined experience replay
-
-    @property
-    def size(self) -> int:
-        return self._filled * self._num_envs
 
     def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
-        slot = self._write
+        slot = self._written % self._slots
         obs_rows, next_obs_rows, action_rows, reward_rows, terminated_rows, ended_rows = self._rows
         obs_rows[slot] = obs
         next_obs_rows[slot] = transition.next_obs
@@ -171,11 +193,9 @@ class Replay:
         reward_rows[slot] = transition.reward
         terminated_rows[slot] = transition.terminated
         np.logical_or(transition.terminated, transition.truncated, out=ended_rows[slot])
-        self._sampler.added(slot * self._num_envs + self._env_range)
+        self._sampler.added(slot * self._lanes + self._env_range)
         self._written += 1
-        self._write = (slot + 1) % self._slots
-        self._filled = min(self._filled + 1, self._slots)
-        self._unseen += self._num_envs
+        self._unseen += self._lanes
 
     def sample(
         self, batches: int, frame: int, transform_reward: RewardTransform | None = None
@@ -185,12 +205,9 @@ class Replay:
         `transform_reward` turns raw rewards into those to learn from. It acts on each reward before
         they are summed: to clip a sum of n rewards is not to clip each.
         """
-        index = self._sampler.draw(self.size, batches, self.batch_size)
-        if self._use_cer:
-            self._include_newest(index)
-        self._unseen = 0
+        index = self._draw(batches)
         rows = index.numpy()
-        reward, discount, last = self._n_step_return(rows, transform_reward or _as_it_is)
+        reward, discount, last = self._n_step_return(rows, transform_reward or (lambda raw: raw))
         return ReplayBatch(
             obs=self._take("obs", rows),
             action=self._take("action", rows),
@@ -201,47 +218,10 @@ class Replay:
             index=index,
         )
 
-    def update_priorities(self, index: Tensor, td_error: Tensor) -> None:
-        self._sampler.update(index, td_error)
-
     def truncate_episodes(self) -> None:
         """End running episodes: nothing follows their newest rows."""
-        self._ended[(self._write - 1) % self._slots] = True
+        self._columns["ended"][(self._written - 1) % self._slots] = True
         self._generation += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "ring": Ring(self._columns(), self._written, self._generation),
-            "unseen": self._unseen,
-            "sampler": self._sampler.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        ring = state["ring"]
-        ring.copy_into(self._columns())
-        self._written, self._generation = ring.written, ring.generation
-        self._write = self._written % self._slots
-        self._filled = min(self._written, self._slots)
-        self._unseen = int(state["unseen"])
-        self._sampler.load_state_dict(state["sampler"])
-
-    def _columns(self) -> dict[str, Tensor]:
-        return {
-            "obs": self._obs,
-            "next_obs": self._next_obs,
-            "action": self._action,
-            "reward": self._reward,
-            "terminated": self._terminated,
-            "ended": self._ended,
-        }
-
-    def _include_newest(self, index: Tensor) -> None:
-        """Put the newest rows into a draw (combined experience replay, Zhang & Sutton 2017)."""
-        count = min(self._unseen, self.batch_size)
-        newest = (self._write * self._num_envs - 1 - torch.arange(count)) % (
-            self._slots * self._num_envs
-        )
-        index[len(index) - count :] = newest
 
     def _take(self, column: str, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(self._flat[column].take(rows, 0))
@@ -254,16 +234,12 @@ class Replay:
         last = index
         gamma = np.float32(self._gamma)
         reach: Any = gamma
-        newest_slot = (self._write - 1) % self._slots
+        newest_slot = (self._written - 1) % self._slots
         for _ in range(self._n_step - 1):
-            goes_on = ~self._flat["ended"].take(last) & (last // self._num_envs != newest_slot)
-            following = (last + self._num_envs) % (self._slots * self._num_envs)
+            goes_on = ~self._flat["ended"].take(last) & (last // self._lanes != newest_slot)
+            following = (last + self._lanes) % (self._slots * self._lanes)
             last = np.where(goes_on, following, last)
             reward = transform_reward(self._take("reward", last)).numpy()
             total = total + np.where(goes_on, reach * reward, np.float32(0))
             reach = np.where(goes_on, reach * gamma, reach)
         return total, reach * ~self._flat["terminated"].take(last), last
-
-
-def _as_it_is(reward: Tensor) -> Tensor:
-    return reward

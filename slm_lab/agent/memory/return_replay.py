@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.learning.returns import discounted_scan
-from slm_lab.agent.memory.replay import RewardTransform
-from slm_lab.agent.memory.ring import Ring, pack, unpack
-from slm_lab.agent.memory.rollout import RolloutBuffer
+from slm_lab.agent.memory.replay import RewardTransform, SampledRing
+from slm_lab.agent.memory.ring import make_columns, pack, unpack
+from slm_lab.agent.memory.rollout import Evaluated, ExperienceBuffer, RolloutBuffer
 from slm_lab.agent.memory.sampler import Sampler
 from slm_lab.agent.preprocessor import Preprocessor
-from slm_lab.types import ImitationBatch, Metrics, PastBatch, Transition
+from slm_lab.types import ImitationBatch, Metrics, PastBatch, Spaces, Transition
 
 
-class ImitationBuffer:
+class ImitationBuffer(ExperienceBuffer):
     """A rollout to learn from once, beside past episodes to imitate."""
 
     def __init__(
@@ -41,11 +41,7 @@ class ImitationBuffer:
         return self._present.ready
 
     def add(
-        self,
-        obs: np.ndarray,
-        action: np.ndarray,
-        transition: Transition,
-        evaluated: Sequence[Tensor] = (),
+        self, obs: np.ndarray, action: np.ndarray, transition: Transition, evaluated: Evaluated = ()
     ) -> None:
         self._present.add(obs, action, transition, evaluated)
         ended = transition.terminated | transition.truncated
@@ -79,7 +75,7 @@ class ImitationBuffer:
         return self._preprocessor.to_device(replace(raw, obs=self._preprocessor.obs(raw.obs)))
 
 
-class ReturnReplay:
+class ReturnReplay(SampledRing):
     """(s, a, R) of finished episodes in a ring. R is the real return of the episode it came from.
 
     A truncated episode counts the rewards it had: a lower bound, which self-imitation can only
@@ -92,36 +88,22 @@ class ReturnReplay:
         self,
         capacity: int,
         num_envs: int,
-        obs_shape: tuple[int, ...],
-        obs_dtype: str,
-        action_shape: tuple[int, ...],
-        action_dtype: torch.dtype,
+        spaces: Spaces,
         sampler: Sampler,
         *,
-        batch_size: int,
-        gamma: float,
-        use_cer: bool = False,
         transform_reward: RewardTransform,
         rescales: bool = False,
+        **options: Any,
     ) -> None:
-        self.batch_size = batch_size
+        """`options` are those of `SampledRing`."""
+        # Rewards are raw; `ended` tells the last row of an episode.
+        columns = make_columns(spaces, (capacity,), ("obs", "action", "reward", "ended", "return"))
+        super().__init__(columns, 1, sampler, **options)
+        self._obs, self._action, self._reward, self._ended, self._return = columns.values()
         self._transform_reward = transform_reward
         self._rescales = rescales
-        self._capacity = capacity
-        self._gamma = gamma
-        self._use_cer = use_cer
-        self._sampler = sampler
-        self._obs = torch.zeros((capacity, *obs_shape), dtype=getattr(torch, obs_dtype))
-        self._action = torch.zeros((capacity, *action_shape), dtype=action_dtype)
-        self._reward = torch.zeros(capacity)  # raw
-        self._ended = torch.zeros(capacity, dtype=torch.bool)  # the last row of its episode
-        self._return = torch.zeros(capacity)
         self._running: list[list[tuple[np.ndarray, np.ndarray, float]]]
         self._running = [[] for _ in range(num_envs)]
-        self._write = 0
-        self._written = 0  # rows ever stored
-        self._unseen = 0  # rows added since the last sample, for combined experience replay
-        self.size = 0
 
     def add(
         self, obs: np.ndarray, action: np.ndarray, reward: np.ndarray, ended: np.ndarray
@@ -134,12 +116,7 @@ class ReturnReplay:
                 self._running[env] = []
 
     def sample(self, batches: int, frame: int) -> PastBatch:
-        index = self._sampler.draw(self.size, batches, self.batch_size)
-        if self._use_cer:
-            count = min(self._unseen, self.batch_size)
-            newest = (self._write - 1 - torch.arange(count)) % self._capacity
-            index[len(index) - count :] = newest
-        self._unseen = 0
+        index = self._draw(batches)
         if self._rescales:
             self._recompute_returns()
         return PastBatch(
@@ -150,9 +127,6 @@ class ReturnReplay:
             index=index,
         )
 
-    def update_priorities(self, index: Tensor, advantage: Tensor) -> None:
-        self._sampler.update(index, advantage)
-
     def truncate_episodes(self) -> None:
         """Store each running episode as truncated where it is."""
         for env, steps in enumerate(self._running):
@@ -161,37 +135,18 @@ class ReturnReplay:
                 self._running[env] = []
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "ring": Ring(self._columns(), self._written),
-            "running": pack(self._running),
-            "unseen": self._unseen,
-            "sampler": self._sampler.state_dict(),
-        }
+        return super().state_dict() | {"running": pack(self._running)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        state["ring"].copy_into(self._columns())
-        self._written = state["ring"].written
-        self._write = self._written % self._capacity
-        self.size = min(self._written, self._capacity)
+        super().load_state_dict(state)
         self._running = [
             [(obs, action, float(reward)) for obs, action, reward in steps]
             for steps in unpack(state["running"])
         ]
-        self._unseen = int(state["unseen"])
-        self._sampler.load_state_dict(state["sampler"])
-
-    def _columns(self) -> dict[str, Tensor]:
-        return {
-            "obs": self._obs,
-            "action": self._action,
-            "reward": self._reward,
-            "ended": self._ended,
-            "return": self._return,
-        }
 
     def _store(self, steps: list[tuple[np.ndarray, np.ndarray, float]]) -> None:
-        steps = steps[-self._capacity :]
-        rows = (self._write + np.arange(len(steps))) % self._capacity
+        steps = steps[-self._slots :]
+        rows = (self._written + np.arange(len(steps))) % self._slots
         raw = torch.tensor([reward for _, _, reward in steps])
         return_, returns = 0.0, []
         for reward in reversed(self._transform_reward(raw).tolist()):
@@ -204,9 +159,7 @@ class ReturnReplay:
         self._return[rows] = torch.tensor(returns[::-1])
         self._sampler.added(rows)
         self._written += len(steps)
-        self._write = self._written % self._capacity
-        self._unseen = min(self._unseen + len(steps), self._capacity)
-        self.size = min(self.size + len(steps), self._capacity)
+        self._unseen = min(self._unseen + len(steps), self._slots)
 
     def _recompute_returns(self) -> None:
         """Recompute the returns of all rows from rewards as transformed now, in one scan.
@@ -214,7 +167,7 @@ class ReturnReplay:
         An episode lies in consecutive rows, and the ring overwrites its first rows first, so the
         rewards that follow a row are still there.
         """
-        order = (self._write - self.size + torch.arange(self.size)) % self._capacity
+        order = (self._written - self.size + torch.arange(self.size)) % self._slots
         goes_on = (~self._ended[order]).float()
         reward = self._transform_reward(self._reward[order])
         self._return[order] = discounted_scan(reward, self._gamma * goes_on)

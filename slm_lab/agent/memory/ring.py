@@ -1,29 +1,44 @@
-"""How memories are saved: rings of rows, and sequences of different lengths.
+"""How memories are laid out and saved: columns, rings of rows, sequences of different lengths.
 
 A checkpoint writes only the rows of a ring that earlier checkpoints do not have.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from slm_lab.types import Spaces
+
 Row = tuple[np.ndarray | float | bool, ...]
 
 
-class SavedRing(Protocol):
-    """A saved ring, in memory or on disk."""
-
-    @property
-    def written(self) -> int: ...
-    @property
-    def generation(self) -> int: ...
-    def copy_into(self, columns: Mapping[str, Tensor]) -> None: ...
+def make_columns(
+    spaces: Spaces,
+    lead: tuple[int, ...],
+    names: Sequence[str],
+    device: torch.device | str | None = None,
+) -> dict[str, Tensor]:
+    """Columns [*lead, ...] of zeros, by what they hold; all but the ones named here are flags."""
+    obs = spaces.obs_shape, getattr(torch, spaces.obs_dtype)
+    action: tuple[tuple[int, ...], torch.dtype] = (), torch.int64
+    if spaces.action_type == "multi_discrete":
+        action = (len(spaces.action_sizes),), torch.int64
+    elif spaces.action_type != "discrete":
+        action = (math.prod(spaces.action_sizes),), torch.float32
+    number = (), torch.float32
+    layouts = {"obs": obs, "next_obs": obs, "action": action, "reward": number, "return": number}
+    kinds = {name: layouts.get(name, ((), torch.bool)) for name in names}
+    return {
+        name: torch.zeros((*lead, *shape), dtype=dtype, device=device)
+        for name, (shape, dtype) in kinds.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

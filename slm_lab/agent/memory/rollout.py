@@ -9,13 +9,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slm_lab.agent.memory.ring import pack, unpack
+from slm_lab.agent.memory.ring import make_columns, pack, unpack
 from slm_lab.agent.preprocessor import Preprocessor
-from slm_lab.types import Metrics, Rollout, Rows, Transition, on_host
+from slm_lab.types import Metrics, Rollout, Rows, Spaces, Transition, on_host
+
+Evaluated = Sequence[Tensor]
+"""(log-probs, values) of the actions explored last, where acting gives them; or ()."""
 
 
-class RolloutBuffer:
-    """Raw steps in, one preprocessed rollout out as soon as the memory is full."""
+class ExperienceBuffer:
+    """Collects steps until there are enough to learn from.
+
+    Its state is complete after every `add`, so that it can be saved there. This one, of an agent
+    that only acts, keeps nothing, so the agent never changes.
+    """
+
+    @property
+    def ready(self) -> bool:
+        return False
+
+    def add(
+        self, obs: np.ndarray, action: np.ndarray, transition: Transition, evaluated: Evaluated = ()
+    ) -> None:
+        pass
+
+    def batch(self, frame: int) -> Any:
+        raise RuntimeError("this agent was made to act only (learns=False) and cannot be updated")
+
+    def learned(self, metrics: Metrics) -> None:
+        pass
+
+    def truncate_episodes(self, successors: np.ndarray) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class RolloutBuffer(ExperienceBuffer):
+    """Raw steps in, one preprocessed rollout out as soon as the memory is full.
+
+    With a memory on the device of the nets, an env's tensors never leave it.
+    """
 
     def __init__(self, memory: RolloutMemory | EpisodeMemory, preprocessor: Preprocessor) -> None:
         self._memory = memory
@@ -27,11 +65,7 @@ class RolloutBuffer:
         return self._memory.ready
 
     def add(
-        self,
-        obs: np.ndarray,
-        action: np.ndarray,
-        transition: Transition,
-        evaluated: Sequence[Tensor] = (),
+        self, obs: Rows, action: Rows, transition: Transition, evaluated: Evaluated = ()
     ) -> None:
         self._memory.add(obs, action, transition, evaluated)
 
@@ -54,19 +88,6 @@ class RolloutBuffer:
         self._memory.load_state_dict(state["memory"])
 
 
-class DeviceRolloutBuffer(RolloutBuffer):
-    """A rollout on the device of the nets: an env's tensors never leave it."""
-
-    def __init__(self, memory: RolloutMemory, preprocessor: Preprocessor) -> None:
-        super().__init__(memory, preprocessor)
-        self._rollout = memory
-
-    def add(
-        self, obs: Rows, action: Rows, transition: Transition, evaluated: Sequence[Tensor] = ()
-    ) -> None:
-        self._rollout.add(obs, action, transition, evaluated)
-
-
 class RolloutMemory:
     """T steps of B envs in preallocated [T, B] arrays; full after T `add`s, emptied by `take`.
 
@@ -78,29 +99,20 @@ class RolloutMemory:
     """
 
     def __init__(
-        self,
-        length: int,
-        num_envs: int,
-        obs_shape: tuple[int, ...],
-        obs_dtype: str,
-        action_shape: tuple[int, ...],
-        action_dtype: torch.dtype,
-        device: torch.device | None = None,
+        self, length: int, num_envs: int, spaces: Spaces, device: torch.device | None = None
     ) -> None:
         self.length = length
         self._num_envs = num_envs
         lead = (length, num_envs)
         # One obs row more: the successor of the last step, which becomes the next rollout's first.
-        shape, dtype = (length + 1, num_envs, *obs_shape), _torch_dtype(obs_dtype)
-        self._obs = torch.zeros(shape, dtype=dtype, device=device)
-        self._action = torch.zeros((*lead, *action_shape), dtype=action_dtype, device=device)
-        self._reward = torch.zeros(lead)
-        self._terminated = torch.zeros(lead, dtype=torch.bool)
-        self._truncated = torch.zeros(lead, dtype=torch.bool)
+        acted_on = make_columns(spaces, (length + 1, num_envs), ["obs"], device)
+        acted_on |= make_columns(spaces, lead, ["action"], device)
+        outcomes = make_columns(spaces, lead, ["reward", "terminated", "truncated"])
+        self._columns = acted_on | outcomes
+        self._obs, self._action = acted_on.values()
         # NumPy views of the same storage: assigning a row through them is several times cheaper.
         self._host_rows = (self._obs.numpy(), self._action.numpy()) if device is None else None
-        outcomes = self._reward, self._terminated, self._truncated
-        self._outcome_rows = tuple(column.numpy() for column in outcomes)
+        self._outcome_rows = tuple(column.numpy() for column in outcomes.values())
         # One block per step on which something was truncated: flat positions, and successors.
         self._final_index: list[np.ndarray] = []
         self._final_obs: list[Tensor] = []
@@ -114,7 +126,7 @@ class RolloutMemory:
         return self._size == self.length
 
     def add(
-        self, obs: Rows, action: Rows, transition: Transition, evaluated: Sequence[Tensor] = ()
+        self, obs: Rows, action: Rows, transition: Transition, evaluated: Evaluated = ()
     ) -> None:
         t = self._size
         self._size = t + 1
@@ -145,11 +157,7 @@ class RolloutMemory:
     def take(self) -> Rollout:
         """Hand out the full rollout, in this memory's own tensors, valid until the next `add`."""
         rollout = Rollout(
-            obs=self._obs,
-            action=self._action,
-            reward=self._reward,
-            terminated=self._terminated,
-            truncated=self._truncated,
+            **self._columns,
             final_index=torch.from_numpy(self._all_final_indices()),
             final_obs=self._all_final_obs(),
             **(self._evaluated if self._evaluated_rows == self.length else {}),
@@ -163,13 +171,14 @@ class RolloutMemory:
         if self._size == 0:
             return
         t = self._size - 1
-        running = ~(self._terminated[t] | self._truncated[t])
-        self._truncated[t] |= running
-        self._add_finals(t, running.numpy(), successors)
+        _, terminated, truncated = self._outcome_rows
+        running = ~(terminated[t] | truncated[t])
+        truncated[t] |= running
+        self._add_finals(t, running, successors)
 
     def state_dict(self) -> dict[str, Any]:
         """The rows of the rollout so far."""
-        rows = {name: column[: self._size] for name, column in self._columns().items()}
+        rows = {name: column[: self._size] for name, column in self._columns.items()}
         finals = {"index": self._all_final_indices().tolist(), "obs": self._all_final_obs()}
         evaluated = {name: column[: self._size] for name, column in self._evaluated.items()}
         return {
@@ -184,7 +193,7 @@ class RolloutMemory:
         size = len(rows["reward"])
         if size >= self.length:
             raise ValueError(f"found {size} steps of a rollout of {self.length}")
-        for name, column in self._columns().items():
+        for name, column in self._columns.items():
             if rows[name].shape != column[:size].shape:
                 raise ValueError(f"{name}: found {tuple(rows[name].shape)} in a saved rollout")
             column[:size] = rows[name]
@@ -198,7 +207,7 @@ class RolloutMemory:
                 column[:size] = saved[name]
 
     def _evaluated_columns(self, device: torch.device) -> dict[str, Tensor]:
-        shape = self._reward.shape
+        shape = self.length, self._num_envs
         return {name: torch.zeros(shape, device=device) for name in ("log_prob", "value")}
 
     def _add_finals(self, t: int, chosen: np.ndarray, successors: Rows) -> None:
@@ -215,15 +224,6 @@ class RolloutMemory:
             return self._obs.new_zeros((0, *self._obs.shape[2:]))
         return torch.cat(self._final_obs).to(self._obs.dtype)
 
-    def _columns(self) -> dict[str, Tensor]:
-        return {
-            "obs": self._obs,
-            "action": self._action,
-            "reward": self._reward,
-            "terminated": self._terminated,
-            "truncated": self._truncated,
-        }
-
 
 class EpisodeMemory:
     """Whole episodes; ready after `episodes` of them have ended, on any of the B envs.
@@ -239,7 +239,7 @@ class EpisodeMemory:
         self, episodes: int, num_envs: int, obs_dtype: str, keep_above: float = 1.0
     ) -> None:
         self._episodes = episodes
-        self._obs_dtype = _torch_dtype(obs_dtype)
+        self._obs_dtype: torch.dtype = getattr(torch, obs_dtype)
         self._keep_above = keep_above
         self._running: list[list[_Step]] = [[] for _ in range(num_envs)]
         self._finished: list[list[_Step]] = []
@@ -249,12 +249,9 @@ class EpisodeMemory:
         return len(self._finished) >= self._episodes
 
     def add(
-        self,
-        obs: np.ndarray,
-        action: np.ndarray,
-        transition: Transition,
-        evaluated: Sequence[Tensor] = (),
+        self, obs: Rows, action: Rows, transition: Transition, evaluated: Evaluated = ()
     ) -> None:
+        obs, action = on_host(obs), on_host(action)
         ended = transition.terminated | transition.truncated
         for env, steps in enumerate(self._running):
             step = _Step.of(obs[env].copy(), action[env].copy(), transition, env)
@@ -295,7 +292,7 @@ class EpisodeMemory:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._running, self._finished = (
-            [[_Step.of_saved(*row) for row in steps] for steps in unpack(state[name])]
+            [[_Step._make(row) for row in steps] for steps in unpack(state[name])]
             for name in ("running", "finished")
         )
 
@@ -325,19 +322,8 @@ class _Step(NamedTuple):
         next_obs = on_host(transition.next_obs)[env].copy() if ended else obs
         return cls(obs, action, float(transition.reward[env]), terminated, truncated, next_obs)
 
-    @classmethod
-    def of_saved(cls, *row: np.ndarray) -> _Step:
-        obs, action, reward, terminated, truncated, next_obs = row
-        return cls(obs, action, float(reward), bool(terminated), bool(truncated), next_obs)
-
 
 def _stack(observations: list[np.ndarray], like: Tensor) -> Tensor:
     if not observations:
         return like.new_zeros((0, *like.shape[2:]))
     return torch.from_numpy(np.stack(observations)).to(like.dtype)
-
-
-def _torch_dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import yaml
@@ -25,10 +25,7 @@ from torch import Tensor, nn
 
 from slm_lab.agent.net import layers
 from slm_lab.agent.net.mlp import HeadedNet, Shape
-from slm_lab.spec import Problem, SpecError
-
-if TYPE_CHECKING:
-    from slm_lab.spec import TorchArcNetSpec
+from slm_lab.spec import Problem, SpecError, TorchArcNetSpec
 
 
 class TorchArcNet(HeadedNet):

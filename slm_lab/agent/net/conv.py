@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.net.init import make_activation
-from slm_lab.agent.net.mlp import DuelingNet, HeadedNet, Shape, linear_layers
-from slm_lab.spec import Problem, SpecError
-
-if TYPE_CHECKING:
-    from slm_lab.spec import ConvNetSpec, DuelingConvNetSpec
+from slm_lab.agent.net.mlp import DuelingNet, HeadedNet, Shape, linear_layers, make_activation
+from slm_lab.spec import ConvNetSpec, DuelingConvNetSpec, Problem, SpecError
 
 
 class ConvNet(HeadedNet):

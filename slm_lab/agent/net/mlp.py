@@ -1,21 +1,29 @@
-"""MLPNet and DuelingMLPNet: Linear layers on a flat vector; and the output heads of all nets."""
+"""MLPNet and DuelingMLPNet: Linear layers on a flat vector; and what all nets share.
+
+That is how they are made, their output heads, activations by name, and initial weights.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.net.init import init_weights, make_activation
-from slm_lab.spec import Problem, SpecError
-
-if TYPE_CHECKING:
-    from slm_lab.spec import DuelingMLPNetSpec, MLPNetSpec, NetSpec
+from slm_lab.spec import DuelingMLPNetSpec, MLPNetSpec, NetSpec, Problem, SpecError
+from slm_lab.spec.net import NETS
 
 Shape = tuple[int, ...]
+
+
+def make_net(
+    spec: NetSpec, obs_shape: Shape, out_dims: Shape, log_std_dim: int | None = None
+) -> nn.Module:
+    """Build the network that a NetSpec describes, with one head per entry of `out_dims`."""
+    net: nn.Module = NETS[spec.type].load()(spec, obs_shape, out_dims, log_std_dim)
+    return net
 
 
 class HeadedNet(nn.Module):
@@ -132,3 +140,76 @@ def linear_layers(
         layers.append(make_activation(activation))
         in_dim = width
     return nn.Sequential(*layers)
+
+
+_BY_LOWER_NAME = {
+    name.lower(): cls
+    for name, cls in {**vars(nn.modules.activation), "Identity": nn.Identity}.items()
+    if isinstance(cls, type) and issubclass(cls, nn.Module) and cls is not nn.Module
+}
+
+# calculate_gain knows these; the others get the gain of a linear layer.
+_GAIN_NAMES = {
+    "tanh": "tanh",
+    "relu": "relu",
+    "leakyrelu": "leaky_relu",
+    "selu": "selu",
+    "sigmoid": "sigmoid",
+}
+
+
+def make_activation(name: str | None) -> nn.Module:
+    """`"tanh"` -> `nn.Tanh()`; None is the identity."""
+    return nn.Identity() if name is None else _BY_LOWER_NAME[name.lower()]()
+
+
+def gain_name(activation: str | None) -> str:
+    """Torch's name for the gain of an activation."""
+    return _GAIN_NAMES.get((activation or "").lower(), "linear")
+
+
+_WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def init_weights(module: nn.Module, init_fn: str | None, activation: str | None) -> None:
+    """Apply a `torch.nn.init` function to every weight, heads included; biases become zero.
+
+    None leaves PyTorch's own initialisation.
+    """
+    if init_fn is None:
+        return
+    fill = _filler(init_fn, activation)
+    for layer in module.modules():
+        if isinstance(layer, _WEIGHTED):
+            fill(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+        elif isinstance(layer, nn.RNNBase):
+            for name, parameter in layer.named_parameters():
+                if "weight" in name:
+                    fill(parameter)
+                else:
+                    nn.init.zeros_(parameter)
+
+
+def init_head(head: nn.Module, std: float | None) -> None:
+    """Orthogonal output layer with gain `std`: 0.01 keeps a fresh policy near uniform."""
+    if std is None:
+        return
+    for layer in head.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight, gain=std)
+            nn.init.zeros_(layer.bias)
+
+
+def _filler(init_fn: str, activation: str | None) -> Callable[[Tensor], object]:
+    function = getattr(nn.init, init_fn)
+    if init_fn.startswith("kaiming"):
+        # torch defines kaiming for rectifiers only; other activations use the relu form.
+        name = gain_name(activation)
+        nonlinearity = name if name in ("relu", "leaky_relu") else "relu"
+        return lambda weight: function(weight, nonlinearity=nonlinearity)
+    if init_fn.startswith(("orthogonal", "xavier")):
+        gain = nn.init.calculate_gain(gain_name(activation))  # type: ignore[arg-type]
+        return lambda weight: function(weight, gain=gain)
+    return lambda weight: function(weight)

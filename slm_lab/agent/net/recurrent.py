@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,11 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from slm_lab.agent.net.mlp import HeadedNet, Shape, linear_layers
-from slm_lab.spec import Problem, SpecError
+from slm_lab.spec import Problem, RecurrentNetSpec, SpecError
 from slm_lab.types import Spaces, Transition
-
-if TYPE_CHECKING:
-    from slm_lab.spec import RecurrentNetSpec
 
 Cell = Callable[[Tensor, tuple[Tensor, ...], Tensor, Tensor], tuple[Tensor, ...]]
 """(gates from the input, state, weight_hh, bias_hh) -> next state; its first part is h."""

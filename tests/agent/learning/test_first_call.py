@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from slm_lab.agent.learning.first_call import WrongNumbers, _copy, check_first_call
+from slm_lab.agent.learning.compiler import WrongNumbers, _copy, check_first_call
 
 Function = Callable[..., Sequence[Tensor]]
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.learning import compiler
 from slm_lab.agent.learning.learner import Learner, NetState, State, gradient_update, gradients
-from slm_lab.agent.make import make_agent
 from slm_lab.spec import MLPNetSpec, Spec
 from slm_lab.types import Rollout, Spaces
 

@@ -11,11 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.ppo import PPO
 from slm_lab.agent.learning import compiler
-from slm_lab.agent.learning.learner import Learner
-from slm_lab.agent.learning.parallel_learners import ParallelLearners
-from slm_lab.agent.make import make_agent
+from slm_lab.agent.learning.learner import Learner, ParallelLearners
 from slm_lab.spec import Spec
 from slm_lab.types import Metrics, Rollout, Spaces
 
