@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,8 @@ GRID_POINTS = 500  # where sessions have no x in common
 
 RETURN_LABEL = "mean return"
 SMOOTH_LABEL = f"mean return, moving average of {MOVING_AVERAGE_WINDOW} checkpoints"
+
+Rows = TypeVar("Rows", pd.Series, pd.DataFrame)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,13 @@ def curve(
 
 def has_axis(table: pd.DataFrame, x: XAxis) -> bool:
     return x.column in table and bool(table[x.column].notna().all())
+
+
+def thinned(line: Rows, most: int) -> Rows:
+    """Thin a line or a table to at most `most` rows, evenly spaced, with the first and the last."""
+    if len(line) <= most:
+        return line
+    return line.iloc[np.linspace(0, len(line) - 1, most).round().astype(int)]
 
 
 def x_values(table: pd.DataFrame, x: XAxis) -> np.ndarray:

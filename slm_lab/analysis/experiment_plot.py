@@ -25,6 +25,7 @@ from slm_lab.analysis.curves import (
     has_axis,
     mean_and_std,
     return_label,
+    thinned,
 )
 from slm_lab.analysis.experiment import Axis, axes_of, importance
 from slm_lab.analysis.page import (
@@ -33,7 +34,6 @@ from slm_lab.analysis.page import (
     axis_titles,
     line_trace,
     numbers,
-    thinned,
     write_page,
 )
 from slm_lab.analysis.plot import copy_graph, dress, new_graph, save

@@ -20,11 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from slm_lab.analysis.curves import mean_and_std
-from slm_lab.analysis.style import MEAN_COLOR, PALETTE
+from slm_lab.analysis.curves import mean_and_std, thinned
+from slm_lab.analysis.style import MEAN_COLOR, PALETTE, rgba
 from slm_lab.runs.files import check_place, write_atomic
 
 PLOTLY_JS = "plotly.min.js"
@@ -137,7 +136,7 @@ def line_trace(
     dash: str = "solid",
     opacity: float = 1,
 ) -> Trace:
-    line = thinned(line)
+    line = thinned(line, MAX_POINTS)
     return {
         "type": "scatter",
         "mode": "lines" if line.notna().sum() > 1 else "markers",
@@ -157,8 +156,8 @@ def band_traces(mean: pd.Series, std: pd.Series, color: str, name: str = "") -> 
         for bound in (mean - std, mean + std)
     )
     low["showlegend"] = False
-    fill = f"rgba({', '.join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5))}, 0.2)"
-    return [low, high | {"fill": "tonexty", "fillcolor": fill, "showlegend": bool(name)}]
+    fill = {"fill": "tonexty", "fillcolor": rgba(color, 0.2), "showlegend": bool(name)}
+    return [low, high | fill]
 
 
 def axis_titles(x_label: str, y_label: str) -> dict[str, Any]:
@@ -171,10 +170,3 @@ def numbers(values: Iterable[float]) -> list[float | None]:
         None if not math.isfinite(v) else int(v) if v.is_integer() else float(f"{v:.6g}")
         for v in map(float, values)
     ]
-
-
-def thinned(line: pd.Series, most: int = MAX_POINTS) -> pd.Series:
-    """Thin a line to at most `most` points, evenly spaced, with the first and the last."""
-    if len(line) <= most:
-        return line
-    return line.iloc[np.linspace(0, len(line) - 1, most).round().astype(int)]

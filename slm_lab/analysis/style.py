@@ -43,6 +43,12 @@ class LineStyle:
     marker: str  # as matplotlib calls it
 
 
+def rgba(color: str, alpha: float) -> str:
+    """A colour such as #0072B2 with an opacity, as plotly takes it."""
+    red, green, blue = bytes.fromhex(color.removeprefix("#"))
+    return f"rgba({red},{green},{blue},{alpha})"
+
+
 def legend_rank(label: str) -> tuple[int, str]:
     """To sort labels by: known algorithms in the order of their records, then others by name."""
     info = algorithm_with_label(label)
