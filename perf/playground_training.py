@@ -18,7 +18,7 @@ import matplotlib
 import numpy as np
 
 from perf.performance_page import IMAGES
-from slm_lab.analysis.saved_trial import read_trial
+from slm_lab.analysis.tables import read_trial
 from slm_lab.benchmark.manifest import load_manifest
 
 matplotlib.use("Agg")

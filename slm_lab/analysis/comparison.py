@@ -21,8 +21,8 @@ from slm_lab.analysis import robust
 from slm_lab.analysis.curves import curve
 from slm_lab.analysis.metrics import MOVING_AVERAGE_WINDOW, divergence
 from slm_lab.analysis.robust import FEW_SEEDS, FEWEST_FOR_INTERVAL, Interval, Statistic
-from slm_lab.analysis.saved_trial import SavedTrial
 from slm_lab.analysis.style import legend_rank
+from slm_lab.analysis.tables import SavedTrial
 
 Verdict = Literal["better", "not told apart", "too few seeds to tell"]
 ALL_ENVS = "all envs, normalised"
@@ -142,16 +142,14 @@ def env_scores(
     notes = []
     for trial, method in zip(trials, methods, strict=True):
         for index, table in trial.sessions.items():
-            if (broken := _divergence(table)) is not None:
+            if (broken := divergence(table)) is not None:
                 floor = "the lowest score here" if trial.random_mean is None else "a random policy"
                 notes.append(f"{trial.name} session {index} diverged ({broken}): counts as {floor}")
                 scores[method].append(math.nan if trial.random_mean is None else trial.random_mean)
                 continue
-            if table["frame"].max() < frame:
-                last = f"frame {table['frame'].max():,.0f}"
-                notes.append(
-                    f"{trial.name} session {index} stopped at {last}: its last score holds"
-                )
+            if (last := table["frame"].max()) < frame:
+                stopped = f"{trial.name} session {index} stopped at frame {last:,.0f}"
+                notes.append(f"{stopped}: its last score holds")
             scores[method].append(score_at(table, grid))
     notes += _pooling_notes(trials, methods)
     lowest = min((s for v in scores.values() for s in v if not math.isnan(s)), default=math.nan)
@@ -174,12 +172,6 @@ def _grid(tables: Sequence[pd.DataFrame], frame: float) -> np.ndarray:
     reached = [table["frame"].to_numpy() for table in tables if table["frame"].max() >= frame]
     frames = min((f[f <= frame] for f in reached), key=len)
     return frames if frames.size and frames[-1] == frame else np.append(frames, frame)
-
-
-def _divergence(table: pd.DataFrame) -> str | None:
-    missing = np.full(len(table), np.nan)
-    loss = table["loss"].to_numpy() if "loss" in table else missing
-    return divergence(table["total_reward"].to_numpy(), loss, table["frame"].to_numpy())
 
 
 def _pooling_notes(trials: Sequence[SavedTrial], methods: Sequence[str]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,12 +14,22 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from slm_lab.analysis.comparison import EnvComparison, Estimate, MethodScore, method_names
-from slm_lab.analysis.curves import FRAMES, XAxis, curve, has_axis, mean_and_std, return_label
-from slm_lab.analysis.page import Panel, View, axis_titles, band_traces, line_trace, write_page
-from slm_lab.analysis.plot import DPI, Line, dress, plot_lines, save
+from slm_lab.analysis.curves import FRAMES, XAxis, common_axes, curve, return_label
+from slm_lab.analysis.plot import (
+    DPI,
+    TARGET_LINE,
+    Line,
+    Panel,
+    dress,
+    lines_view,
+    new_grid,
+    plot_lines,
+    save,
+    write_page,
+)
 from slm_lab.analysis.robust import FEWEST_FOR_INTERVAL, performance_profile, profile_band
-from slm_lab.analysis.saved_trial import SavedTrial
 from slm_lab.analysis.style import GREY, LineStyle, legend_rank, line_styles
+from slm_lab.analysis.tables import SavedTrial
 from slm_lab.runs.files import write_atomic
 from slm_lab.spec.run_folder import RunFolderError
 
@@ -57,21 +68,19 @@ def plot_multi_trial(
 ) -> list[Path]:
     """Draw the mean over sessions of every trial in one graph; returns the files written."""
     for trial in trials:
-        if not all(has_axis(table, x) for table in trial.sessions.values()):
+        if x not in common_axes(trial.sessions.values()):
             raise RunFolderError(f"{trial.folder}: its tables have no {x.column}; use --x frame")
     lines = _lines(trials, legends, x, smooth)
     targets = {trial.target for trial in trials}
     target = targets.pop() if len(targets) == 1 else None
     output.mkdir(parents=True, exist_ok=True)
     name = f"{graph_stem(title)}_multi_trial_graph_mean_returns{'_ma' * smooth}_vs_{x.name}.png"
-    path = output / name
-    plot_lines(
-        lines, path, title=title, x=x, y_label=return_label(smooth), target=target, legend=legend
-    )
+    path, label = output / name, return_label(smooth)
+    plot_lines(lines, path, title=title, x=x, y_label=label, target=target, legend=legend)
     if not html:
         return [path]
-    page = path.with_suffix(".html")
-    write_page(page, title, [Panel({(): _lines_view(lines, x, smooth, target)})], home=output)
+    page, view = path.with_suffix(".html"), lines_view(lines, x=x, y_label=label, target=target)
+    write_page(page, title, [Panel({(): view})], home=output)
     return [path, page]
 
 
@@ -81,32 +90,11 @@ def _lines(
     labels = list(legends) if legends else method_names(trials)
     order = sorted(range(len(trials)), key=lambda i: (legend_rank(trials[i].algorithm), labels[i]))
     styles = line_styles([trials[i].algorithm for i in order])
-    return [
-        Line(
-            labels[i],
-            [curve(table, x=x, smooth=smooth) for table in trials[i].sessions.values()],
-            style,
-        )
-        for i, style in zip(order, styles, strict=True)
-    ]
-
-
-def _lines_view(lines: Sequence[Line], x: XAxis, smooth: bool, target: float | None) -> View:
-    traces = []
-    for line in lines:
-        mean, std = mean_and_std(line.curves)
-        if len(line.curves) > 1:
-            traces += band_traces(mean, std, line.style.color)
-        traces.append(line_trace(mean, line.label, line.style.color, dash=line.style.dash))
-    layout = axis_titles(x.label, return_label(smooth))
-    if target is not None:
-        line_at = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target}
-        layout["shapes"] = [line_at | {"line": {"color": GREY, "dash": "dash", "width": 1.5}}]
-        text = {"xref": "paper", "x": 1, "y": target, "text": f"target {target:g}"}
-        layout["annotations"] = [
-            text | {"showarrow": False, "xanchor": "right", "yanchor": "bottom"}
-        ]
-    return View(traces, layout)
+    lines = []
+    for i, style in zip(order, styles, strict=True):
+        curves = [curve(table, x=x, smooth=smooth) for table in trials[i].sessions.values()]
+        lines.append(Line(labels[i], curves, style))
+    return lines
 
 
 # Statistics
@@ -116,21 +104,17 @@ def plot_comparison(found: Sequence[EnvComparison], output: Path, *, title: str)
     """Write intervals, performance profiles and improvements as PNG, all numbers as JSON."""
     output.mkdir(parents=True, exist_ok=True)
     stem = output / graph_stem(title)
-    paths = {
-        kind: stem.with_name(f"{stem.name}_compare_{kind}.png")
-        for kind in ("intervals", "profiles", "improvement")
-    }
+    names = ("_intervals.png", "_profiles.png", "_improvement.png", ".json")
+    *graphs, improvement, numbers = (Path(f"{stem}_compare{name}") for name in names)
     styles = _method_styles(found)
-    plot_intervals(found, styles, paths["intervals"], title=title)
-    plot_profiles(found, styles, paths["profiles"], title=title)
+    plot_intervals(found, styles, graphs[0], title=title)
+    plot_profiles(found, styles, graphs[1], title=title)
     if any(comparison.improvements for comparison in found):
-        plot_improvements(found, paths["improvement"], title=title)
-    else:
-        del paths["improvement"]
-    numbers = stem.with_name(f"{stem.name}_compare.json")
+        plot_improvements(found, improvement, title=title)
+        graphs.append(improvement)
     content = [comparison.to_json() for comparison in found]
     write_atomic(output, numbers, json.dumps(content, indent=2, default=np.ndarray.tolist) + "\n")
-    return [*paths.values(), numbers]
+    return [*graphs, numbers]
 
 
 def plot_intervals(
@@ -148,7 +132,7 @@ def plot_intervals(
         for graph, (name, label) in zip(graphs, names.items(), strict=True):
             _interval_rows(graph, {m.method: getattr(m, name) for m in methods}, styles)
             if comparison.target is not None:
-                graph.axvline(comparison.target, color=GREY, linestyle=(0, (4, 3)), linewidth=1)
+                graph.axvline(comparison.target, linewidth=1, **TARGET_LINE)
             graph.set_title(label, fontsize=10)
             graph.xaxis.set_major_locator(MaxNLocator(5))
         graphs[0].set_ylabel(_env_label(comparison).replace(" at ", "\nat "), fontsize=9)
@@ -161,32 +145,27 @@ def plot_profiles(
 ) -> None:
     """Draw the share of runs that score more than tau, against tau."""
     columns = min(2, len(found))
-    count = -(-len(found) // columns)
-    size = (7.5 if columns == 1 else 9, 4.2 if columns == 1 else 3.4 * count + 0.4)
-    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
-    grid = figure.subplots(count, columns, squeeze=False).ravel()
-    for graph, comparison in zip(grid, found, strict=False):
+    rows = -(-len(found) // columns)
+    size = (7.5, 4.2) if columns == 1 else (9, 3.4 * rows + 0.4)
+    figure, grid = new_grid(len(found), columns, size)
+    for graph, comparison in zip(grid, found, strict=True):
         taus = _taus(comparison)
         for method in sorted(comparison.methods, key=_rank):
             style = styles[method.method]
             profile = performance_profile(method.scores, taus)
-            graph.step(
-                taus, profile, where="post", color=style.color, linewidth=2, label=method.method
-            )
+            look: dict[str, Any] = {"where": "post", "linewidth": 2, "label": method.method}
+            graph.step(taus, profile, color=style.color, **look)
             if method.seeds >= FEWEST_FOR_INTERVAL:
                 low, high = profile_band(method.scores, taus)
-                graph.fill_between(
-                    taus, low, high, step="post", color=style.color, alpha=0.12, linewidth=0
-                )
+                look = {"step": "post", "linewidth": 0, "alpha": 0.12}
+                graph.fill_between(taus, low, high, color=style.color, **look)
         if comparison.target is not None and taus[0] <= comparison.target <= taus[-1]:
-            graph.axvline(comparison.target, color=GREY, linestyle=(0, (4, 3)), linewidth=1)
+            graph.axvline(comparison.target, linewidth=1, **TARGET_LINE)
         dress(graph)
         graph.set_ylim(-0.03, 1.03)
         graph.set_title(_env_label(comparison), fontsize=10, loc="left")
         graph.set_xlabel("return τ" if comparison.frame is not None else "normalised score τ")
         graph.set_ylabel("share of runs above τ")
-    for unused in grid[len(found) :]:
-        unused.set_visible(False)
     legend = {h.get_label(): h for g in grid for h in g.get_legend_handles_labels()[0]}
     names = [name for name in styles if name in legend]
     handles = [legend[name] for name in names]
@@ -202,19 +181,12 @@ def plot_improvements(found: Sequence[EnvComparison], path: Path, *, title: str)
     columns = 1 if most > 4 else min(2, len(found))
     rows = -(-len(found) // columns)
     size = (max(6.5, columns * (0.85 * most + 2.2)), rows * (0.5 * most + 1.2) + 0.4)
-    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    for graph, comparison in zip(grid, found, strict=False):
+    figure, grid = new_grid(len(found), columns, size)
+    for graph, comparison in zip(grid, found, strict=True):
         _improvement_matrix(graph, comparison)
-    for unused in grid[len(found) :]:
-        unused.set_visible(False)
-    head = "probability that a run of the row beats one of the column"
-    figure.suptitle(
-        f"{title}: {head}\nbold: better; grey: too few seeds to tell",
-        x=0.01,
-        ha="left",
-        fontsize=10,
-    )
+    head = f"{title}: probability that a run of the row beats one of the column"
+    key = "bold: better; grey: too few seeds to tell"
+    figure.suptitle(f"{head}\n{key}", x=0.01, ha="left", fontsize=10)
     save(figure, path)
 
 
@@ -226,16 +198,10 @@ def _improvement_matrix(graph: Axes, comparison: EnvComparison) -> None:
         for row, column, probability in ((i, j, pair.probability), (j, i, 1 - pair.probability)):
             is_unknown = pair.verdict == "too few seeds to tell"
             matrix[row, column] = np.nan if is_unknown else probability
-            graph.text(
-                column,
-                row,
-                f"{probability:.2f}",
-                ha="center",
-                va="center",
-                fontsize=9,
-                fontweight="bold" if pair.verdict == "better" else "normal",
-                color=_ink(matrix[row, column]),
-            )
+            weight = "bold" if pair.verdict == "better" else "normal"
+            look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9}
+            look |= {"fontweight": weight, "color": _ink(matrix[row, column])}
+            graph.text(column, row, f"{probability:.2f}", **look)
     graph.set_facecolor("#F2F2F2")  # shows where there is no colour
     graph.imshow(matrix, cmap=IMPROVEMENT_COLORS, vmin=0, vmax=1, aspect="auto")
     graph.set_xticks(range(len(names)), names, fontsize=8)

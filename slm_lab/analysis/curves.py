@@ -5,8 +5,9 @@ A curve is a pandas Series of y indexed by x.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,8 +16,9 @@ from slm_lab.analysis.metrics import MOVING_AVERAGE_WINDOW, moving_average
 
 GRID_POINTS = 500  # where sessions have no x in common
 
-RETURN_LABEL = "mean return"
 SMOOTH_LABEL = f"mean return, moving average of {MOVING_AVERAGE_WINDOW} checkpoints"
+
+Rows = TypeVar("Rows", pd.Series, pd.DataFrame)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ X_AXES = (FRAMES, OPT_STEPS, WALL_TIME)
 
 
 def return_label(smooth: bool) -> str:
-    return SMOOTH_LABEL if smooth else RETURN_LABEL
+    return SMOOTH_LABEL if smooth else "mean return"
 
 
 def curve(
@@ -48,8 +50,17 @@ def curve(
     return pd.Series(values, index=pd.Index(x_values(table, x), name=x.name), name=y)
 
 
-def has_axis(table: pd.DataFrame, x: XAxis) -> bool:
-    return x.column in table and bool(table[x.column].notna().all())
+def common_axes(tables: Iterable[pd.DataFrame]) -> list[XAxis]:
+    """The axes that all tables have; tables of the original SLM Lab may lack a clock."""
+    tables = list(tables)
+    return [x for x in X_AXES if all(x.column in t and t[x.column].notna().all() for t in tables)]
+
+
+def thinned(line: Rows, most: int) -> Rows:
+    """Thin a line or a table to at most `most` rows, evenly spaced, with the first and the last."""
+    if len(line) <= most:
+        return line
+    return line.iloc[np.linspace(0, len(line) - 1, most).round().astype(int)]
 
 
 def x_values(table: pd.DataFrame, x: XAxis) -> np.ndarray:
@@ -70,9 +81,7 @@ def mean_and_std(curves: Sequence[pd.Series]) -> tuple[pd.Series, pd.Series]:
     there on and does not shorten the others.
     """
     joined = on_common_grid(curves)
-    mean = joined.mean(axis=1)
-    std = joined.std(axis=1).where(joined.count(axis=1) != 1, 0.0)
-    return mean, std
+    return joined.mean(axis=1), joined.std(axis=1).where(joined.count(axis=1) != 1, 0.0)
 
 
 def on_common_grid(curves: Sequence[pd.Series]) -> pd.DataFrame:
@@ -88,15 +97,12 @@ def on_common_grid(curves: Sequence[pd.Series]) -> pd.DataFrame:
     if all(series.index.isin(longest).all() for series in unique):
         return pd.concat(unique, axis=1).sort_index()
     known = [series.dropna() for series in unique]
-    ends = [(s.index[0], s.index[-1]) for s in known if len(s)]
-    if not ends:
+    every_x = np.concatenate([series.index for series in known])
+    if not len(every_x):
         return pd.concat(unique, axis=1).sort_index()
-    low, high = min(first for first, _ in ends), max(last for _, last in ends)
-    grid = np.linspace(low, high, min(len(longest), GRID_POINTS))
+    grid = np.linspace(every_x.min(), every_x.max(), min(len(longest), GRID_POINTS))
     columns = {
-        i: np.interp(grid, s.index.to_numpy(), s.to_numpy(), left=np.nan, right=np.nan)
-        if len(s)
-        else np.full_like(grid, np.nan)
+        i: np.interp(grid, s.index, s, left=np.nan, right=np.nan) if len(s) else np.nan
         for i, s in enumerate(known)
     }
     return pd.DataFrame(columns, index=pd.Index(grid, name=longest.name))

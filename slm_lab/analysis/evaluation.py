@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from slm_lab.analysis.robust import Interval, mean_interval
 from slm_lab.runs.files import write_atomic
@@ -37,22 +36,6 @@ class Evaluation:
     sessions: Mapping[int, SessionScore]
     path: Path  # where it is written
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "mean": self.mean,
-            "ci95_over_episodes": list(self.interval),
-            "ci95_over_sessions": self.interval_over_sessions and list(self.interval_over_sessions),
-            "sessions": {
-                str(index): {
-                    "mean": score.mean,
-                    "std": score.std,
-                    "ci95": list(score.interval),
-                    "returns": list(score.returns),
-                }
-                for index, score in self.sessions.items()
-            },
-        }
-
 
 def summarize(returns: Mapping[int, Sequence[float]], *, path: Path, seed: int = 0) -> Evaluation:
     """Evaluation of returns per session and episode; `seed` is that of the bootstrap."""
@@ -81,6 +64,16 @@ def write_evaluation(
     evaluation: Evaluation, circumstances: Mapping[str, object], *, folder: Path | None = None
 ) -> None:
     """Write an evaluation to its path; `folder` is the run folder, by default two levels above."""
-    content = {**circumstances, **evaluation.to_json()}
+    names = {"mean": "mean", "std": "std", "interval": "ci95", "returns": "returns"}
+    content = {
+        **circumstances,
+        "mean": evaluation.mean,
+        "ci95_over_episodes": evaluation.interval,
+        "ci95_over_sessions": evaluation.interval_over_sessions,
+        "sessions": {
+            index: {names[name]: value for name, value in asdict(score).items()}
+            for index, score in evaluation.sessions.items()
+        },
+    }
     path = evaluation.path
     write_atomic(folder or path.parents[1], path, json.dumps(content, indent=2) + "\n")

@@ -15,28 +15,31 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
-from matplotlib.figure import Figure
 
 from slm_lab.analysis.curves import (
     FRAMES,
-    X_AXES,
     XAxis,
+    common_axes,
     curve,
-    has_axis,
     mean_and_std,
     return_label,
+    thinned,
 )
 from slm_lab.analysis.experiment import Axis, axes_of, importance
-from slm_lab.analysis.page import (
+from slm_lab.analysis.plot import (
     Panel,
     View,
     axis_titles,
+    copy_graph,
+    dress,
     line_trace,
+    new_graph,
+    new_grid,
     numbers,
-    thinned,
+    returns_panel,
+    save,
     write_page,
 )
-from slm_lab.analysis.plot import copy_graph, dress, new_graph, save
 from slm_lab.analysis.style import MEAN_COLOR, SCORE_COLORS, SESSION_COLOR
 from slm_lab.analysis.tables import read_session
 from slm_lab.runs.files import make_folder
@@ -77,11 +80,11 @@ def plot_scatter(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, title
     """The score against each key, one graph per key."""
     columns = min(GRAPHS_PER_ROW, len(axes))
     rows = -(-len(axes) // columns)
-    figure = Figure(figsize=(4.2 * columns, 3.4 * rows), dpi=100, layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    figure, grid = new_grid(len(axes), columns, (4.2 * columns, 3.4 * rows))
     is_fit = table["status"].isin(["completed", "stopped"])
-    color, style = _colors(table), {"edgecolors": "#444444", "linewidths": 0.6, "s": 36}
-    for graph, axis in zip(grid, axes, strict=False):
+    color = _colors(table)
+    style: dict[str, Any] = {"edgecolors": "#444444", "linewidths": 0.6, "s": 36}
+    for graph, axis in zip(grid, axes, strict=True):
         x, ticks = _positions(table, axis)
         graph.scatter(x[is_fit], table["score"][is_fit], c=color[is_fit], **style)
         graph.scatter(x[~is_fit], table["score"][~is_fit], c="none", **style)
@@ -92,18 +95,15 @@ def plot_scatter(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, title
             graph.set_xlim(-0.5, len(ticks) - 0.5)
         graph.set_xlabel(axis.label)
         dress(graph)
-    for row in range(rows):
-        grid[row * columns].set_ylabel(SCORE_LABEL)
-    for unused in grid[len(axes) :]:
-        unused.set_visible(False)
+    for first in grid[::columns]:
+        first.set_ylabel(SCORE_LABEL)
     figure.suptitle(f"{title}: {len(table)} trials")
     save(figure, path)
 
 
 def plot_parallel(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, title: str) -> None:
     """Draw each trial as a line through its values, coloured by its score."""
-    figure = Figure(figsize=(2.2 * len(axes) + 3, 4.5), dpi=100, layout="constrained")
-    graph = figure.add_subplot()
+    figure, (graph,) = new_grid(1, 1, (2.2 * len(axes) + 3, 4.5))
     heights = np.stack([_height(table, axis) for axis in axes] + [_score_height(table)], axis=1)
     color = _colors(table)
     for row in np.argsort(table["score"].to_numpy()):  # the best on top
@@ -116,8 +116,7 @@ def plot_parallel(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, titl
     graph.set_xticks(range(len(axes) + 1), [*(axis.label for axis in axes), "score"])
     graph.set_yticks([])
     graph.set_ylim(-0.12, 1.12)
-    for side in ("top", "right", "left", "bottom"):
-        graph.spines[side].set_visible(False)
+    graph.spines[:].set_visible(False)
     scale = Normalize(table["score"].min(), table["score"].max())
     figure.colorbar(ScalarMappable(scale, SCORE_COLORS), ax=graph, label=SCORE_LABEL)
     graph.set_title(title)
@@ -127,12 +126,10 @@ def plot_parallel(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, titl
 def plot_importance(share: Mapping[str, float], path: Path, *, title: str) -> None:
     """Draw the share of the scores' variance that each key explains, the largest on top."""
     ordered = sorted(share.items(), key=lambda item: -np.nan_to_num(item[1]))
-    figure = Figure(figsize=(7, 0.5 * len(ordered) + 1.6), dpi=100, layout="constrained")
-    graph = figure.add_subplot()
-    labels = [label for label, _ in ordered]
-    values = [float(np.nan_to_num(value)) for _, value in ordered]
-    graph.barh(labels, values, color=MEAN_COLOR)
-    for y, (_, value) in enumerate(ordered):
+    figure, (graph,) = new_grid(1, 1, (7, 0.5 * len(ordered) + 1.6))
+    labels, values = zip(*ordered, strict=True)
+    graph.barh(labels, np.nan_to_num(values), color=MEAN_COLOR)
+    for y, value in enumerate(values):
         text = "too few trials" if np.isnan(value) else f"{value:.0%}"
         graph.text(np.nan_to_num(value) + 0.01, y, text, va="center", fontsize=9)
     graph.invert_yaxis()
@@ -155,17 +152,11 @@ def plot_trials(
     figure, graph = new_graph(title, FRAMES.label, return_label(smooth))
     best = _best(curves, scores)
     for trial, line in curves.items():
-        is_best = trial == best
-        graph.plot(
-            line.index,
-            line,
-            color=MEAN_COLOR if is_best else SESSION_COLOR,
-            linewidth=2 if is_best else 0.9,
-            alpha=1 if is_best else 0.6,
-            zorder=3 if is_best else 2,
-            marker="o" if len(line) == 1 else "",
-            label=_trial_label(trial, len(curves)) if is_best else None,
-        )
+        style: dict[str, Any] = {"color": SESSION_COLOR, "linewidth": 0.9, "alpha": 0.6}
+        if trial == best:
+            style = {"color": MEAN_COLOR, "linewidth": 2, "alpha": 1, "zorder": 3}
+            style["label"] = _trial_label(trial, len(curves))
+        graph.plot(line.index, line, marker="o" if len(line) == 1 else "", **style)
     if curves:
         graph.legend(loc="best", fontsize=9, frameon=False)
     save(figure, path)
@@ -184,24 +175,22 @@ def search_panels(
 
 def trials_panel(trials: Mapping[int, Trial], scores: Mapping[int, float]) -> Panel:
     """The mean curve of every trial, with the best by score highlighted."""
-    axes = [x for x in X_AXES if all(has_axis(t, x) for tables in trials.values() for t in tables)]
     best = _best(trials, scores)
-    views: dict[tuple[str, ...], View] = {}
-    for x in axes:
-        for line, smooth in (("moving average", True), ("raw", False)):
-            traces = [
-                line_trace(
-                    thinned(_trial_curve(tables, x, smooth), POINTS_PER_TRIAL),
-                    _trial_label(trial, len(trials)) if trial == best else f"trial {trial}",
-                    MEAN_COLOR if trial == best else SESSION_COLOR,
-                    width=3 if trial == best else 1,
-                    opacity=1 if trial == best else 0.6,
-                )
-                for trial, tables in trials.items()
-            ]
-            layout = axis_titles(x.label, return_label(smooth)) | {"hovermode": "closest"}
-            views[x.label, line] = View(traces, layout)
-    return Panel(views, {"against": [x.label for x in axes], "line": ["moving average", "raw"]})
+
+    def view(x: XAxis, smooth: bool) -> View:
+        traces = []
+        for trial, tables in trials.items():
+            line = thinned(_trial_curve(tables, x, smooth), POINTS_PER_TRIAL)
+            if trial == best:
+                label = _trial_label(trial, len(trials))
+                traces.append(line_trace(line, label, MEAN_COLOR, width=3))
+            else:
+                label = f"trial {trial}"
+                traces.append(line_trace(line, label, SESSION_COLOR, width=1, opacity=0.6))
+        layout = axis_titles(x.label, return_label(smooth)) | {"hovermode": "closest"}
+        return View(traces, layout)
+
+    return returns_panel(common_axes(table for t in trials.values() for table in t), view)
 
 
 def _parallel_view(table: pd.DataFrame, axes: Sequence[Axis]) -> View:
@@ -210,16 +199,12 @@ def _parallel_view(table: pd.DataFrame, axes: Sequence[Axis]) -> View:
     line = {"color": numbers(table["score"]), "colorscale": "Viridis", "showscale": True}
     trace = {"type": "parcoords", "line": line, "dimensions": dimensions}
     title = "drag along an axis to select trials"
-    return View(
-        [trace], {"title": {"text": title}, "margin": {"l": 90, "r": 60, "t": 110, "b": 30}}
-    )
+    margin = {"l": 90, "r": 60, "t": 110, "b": 30}
+    return View([trace], {"title": {"text": title}, "margin": margin})
 
 
 def _dimension(table: pd.DataFrame, axis: Axis) -> dict[str, Any]:
     x, ticks = _positions(table, axis)
-    if ticks:
-        marks = {"tickvals": list(range(len(ticks))), "ticktext": ticks}
-        return {"label": axis.label, "values": numbers(x), **marks}
     if axis.is_log:
         logs = np.log10(x.to_numpy(dtype=np.float64))
         decades = np.arange(np.ceil(logs.min()), np.floor(logs.max()) + 1)
@@ -227,7 +212,8 @@ def _dimension(table: pd.DataFrame, axis: Axis) -> dict[str, Any]:
         names = [f"{10.0 ** float(place):.3g}" for place in places]
         marks = {"tickvals": numbers(places), "ticktext": names}
         return {"label": f"{axis.label} (log)", "values": numbers(logs), **marks}
-    return {"label": axis.label, "values": numbers(x)}
+    marks = {"tickvals": list(range(len(ticks))), "ticktext": ticks} if ticks else {}
+    return {"label": axis.label, "values": numbers(x), **marks}
 
 
 def _scatter_view(table: pd.DataFrame, axis: Axis) -> View:
@@ -245,12 +231,12 @@ def _scatter_view(table: pd.DataFrame, axis: Axis) -> View:
 
 
 def _bars_view(share: Mapping[str, float]) -> View:
-    ordered = sorted(share.items(), key=lambda item: np.nan_to_num(item[1]))
+    labels, values = zip(*sorted(share.items(), key=lambda i: np.nan_to_num(i[1])), strict=True)
     trace = {
         "type": "bar",
         "orientation": "h",
-        "x": numbers(np.nan_to_num([value for _, value in ordered])),
-        "y": [label for label, _ in ordered],
+        "x": numbers(np.nan_to_num(values)),
+        "y": list(labels),
         "marker": {"color": MEAN_COLOR},
     }
     title = "importance: share of the spread of the scores that a key alone explains"

@@ -130,7 +130,7 @@ def session_metrics(
     )
     strength = strengths(returns, random_mean)
     known = strength[~np.isnan(strength)]
-    diverged = divergence(returns, np.asarray(table["loss"], dtype=np.float64), frame)
+    diverged = divergence(table)
     if diverged or known.size == 0:
         scalar = dict.fromkeys(SESSION_SCALARS, np.nan)
     else:
@@ -155,23 +155,25 @@ def session_metrics(
     return Metrics(scalar, local, diverged)
 
 
-def divergence(returns: Series, loss: Series, frame: Series) -> str | None:
-    """Reason why the session diverged, or None.
+def divergence(table: pd.DataFrame | Mapping[str, Sequence[float]]) -> str | None:
+    """Reason why the session of a table diverged, or None; the table may lack the loss.
 
     Returns may be unknown at first but not again after the first known one. The loss may be unknown
     before learning starts, also after a resume, so a NaN loss only counts in the last row.
     """
+    returns = np.asarray(table["total_reward"], dtype=np.float64)
+    loss = np.asarray(table.get("loss", []), dtype=np.float64)
     known = ~np.isnan(returns)
     broken_return = np.isinf(returns) | (~known & np.logical_or.accumulate(known))
-    if broken_return.any():
-        i = int(np.argmax(broken_return))
-        return f"total_reward is {returns[i]:g} at frame {frame[i]:.0f}"
     broken_loss = np.isinf(loss)
     if loss.size and np.isnan(loss[-1]) and not np.isnan(loss).all():
         broken_loss[-1] = True
-    if broken_loss.any():
-        i = int(np.argmax(broken_loss))
-        return f"loss is {loss[i]:g} at frame {frame[i]:.0f}"
+    columns = {"total_reward": (returns, broken_return), "loss": (loss, broken_loss)}
+    for name, (values, broken) in columns.items():
+        if broken.any():
+            i = int(np.argmax(broken))
+            frame = np.asarray(table["frame"], dtype=np.float64)[i]
+            return f"{name} is {values[i]:g} at frame {frame:.0f}"
     return None
 
 

@@ -1,10 +1,25 @@
-"""PNG graphs. Files are replaced atomically: a reader sees the old graph or the new one."""
+"""Graphs as PNG files, and as interactive HTML pages that work offline, light or dark.
+
+PNG files are replaced atomically: a reader sees the old graph or the new one.
+
+plotly.js (nearly 5 MB) is stored once per run folder and loaded from there, so that the folder can
+be moved and a page holds only its numbers. Graphs of pages are plain dictionaries in plotly's
+vocabulary, because importing plotly's Python package is slow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import filecmp
+import html
+import importlib.util
+import itertools
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,9 +27,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from slm_lab.analysis.curves import FRAMES, XAxis, curve, mean_and_std, return_label
-from slm_lab.analysis.style import GREY, MEAN_COLOR, SESSION_COLOR, LineStyle
-from slm_lab.runs.files import read_bytes, replacing, write_atomic
+from slm_lab.analysis.curves import FRAMES, XAxis, curve, mean_and_std, return_label, thinned
+from slm_lab.analysis.style import GREY, MEAN_COLOR, PALETTE, SESSION_COLOR, LineStyle, rgba
+from slm_lab.runs.files import check_place, read_bytes, replacing, write_atomic
 
 SIZE = (8.0, 5.0)
 DPI = 100
@@ -22,7 +37,12 @@ DPI = 100
 MARGINS = {"left": 0.095, "right": 0.975, "bottom": 0.11, "top": 0.92}
 PNG_EFFORT = 3  # of 9: a fifth faster than matplotlib's 6, for a tenth more bytes
 MARKERS_PER_LINE = 8
+TARGET_LINE: dict[str, Any] = {"color": GREY, "linestyle": (0, (4, 3))}
 MATPLOTLIB_DASH = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+PLOTLY_JS = "plotly.min.js"
+MAX_POINTS = 1_000  # of a line; a screen has no more
+
+Trace = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +76,13 @@ def plot_curves(
     figure, axes = new_graph(title, x_label, y_label)
     mean, std = mean_and_std(curves)
     if len(curves) > 1:
+        thin: dict[str, Any] = {"color": SESSION_COLOR, "linewidth": 0.7, "alpha": 0.5}
         for i, session in enumerate(curves):
             label = f"each of {len(curves)} sessions" if i == 0 else None
-            axes.plot(
-                session.index, session, color=SESSION_COLOR, linewidth=0.7, alpha=0.5, label=label
-            )
+            axes.plot(session.index, session, label=label, **thin)
         _band(axes, mean, std, MEAN_COLOR, 0.2, label="± 1 standard deviation")
-    axes.plot(mean.index, mean, color=MEAN_COLOR, linewidth=2, label="mean", marker=_dot(mean))
+    dot = "o" if mean.notna().sum() == 1 else ""  # a line through one point draws nothing
+    axes.plot(mean.index, mean, color=MEAN_COLOR, linewidth=2, label="mean", marker=dot)
     if len(curves) > 1:
         axes.legend(loc="best", frameon=False, fontsize=9)
     save(figure, path)
@@ -98,10 +118,10 @@ def plot_lines(
             label=line.label,
         )
     if target is not None:
-        label = f"target {target:g}"
-        axes.axhline(target, color=GREY, linestyle=(0, (4, 3)), linewidth=1.5, label=label)
+        axes.axhline(target, linewidth=1.5, label=f"target {target:g}", **TARGET_LINE)
     if legend:  # beside the graph: where many lines meet there is no room inside
-        figure.subplots_adjust(right=1 - MARGINS["left"] - 0.011 * max(map(len, _labels(axes))))
+        labels = axes.get_legend_handles_labels()[1]
+        figure.subplots_adjust(right=1 - MARGINS["left"] - 0.011 * max(map(len, labels)))
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=9)
     save(figure, path)
 
@@ -125,6 +145,15 @@ def new_graph(
     if x_label != "return":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     return figure, axes
+
+
+def new_grid(count: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """Empty graphs in rows of so many; of `size` is the whole figure."""
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    grid = figure.subplots(-(-count // columns), columns, squeeze=False).ravel()
+    for unused in grid[count:]:
+        unused.set_visible(False)
+    return figure, list(grid[:count])
 
 
 def dress(axes: Axes) -> None:
@@ -152,10 +181,151 @@ def _band(
     )
 
 
-def _labels(axes: Axes) -> list[str]:
-    return axes.get_legend_handles_labels()[1]
+# Pages
 
 
-def _dot(line: pd.Series) -> str:
-    """A line through one point draws nothing."""
-    return "o" if line.notna().sum() == 1 else ""
+@dataclass(frozen=True, slots=True)
+class View:
+    """One graph: its traces, and its changes of the common layout."""
+
+    traces: Sequence[Trace]
+    layout: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A place on the page. `choices` are rows of buttons, each with its options; `views` has the
+    graph for every combination of them: a tuple of options, in the same order."""
+
+    views: Mapping[Any, View]
+    choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def returns_panel(axes: Sequence[XAxis], view: Callable[[XAxis, bool], View]) -> Panel:
+    """Returns against each axis, smooth or raw; `view` draws one graph of them."""
+    lines = {"moving average": True, "raw": False}
+    views = {(x.label, line): view(x, smooth) for x in axes for line, smooth in lines.items()}
+    return Panel(views, {"against": [x.label for x in axes], "line": list(lines)})
+
+
+def write_page(path: Path, title: str, panels: Sequence[Panel], *, home: Path) -> None:
+    """Write the page; `home` is the folder that has, or gets, the plotly.js for it."""
+    provide_plotly(home)
+    script = Path(os.path.relpath(home / PLOTLY_JS, path.parent)).as_posix()
+    plotly = f'<script src="{html.escape(script)}"></script>'
+    content = []
+    for panel in panels:
+        choices = [{"name": name, "options": list(o)} for name, o in panel.choices.items()]
+        views = {
+            "|".join(key): {"data": list(view.traces), "layout": dict(view.layout)}
+            for key, view in panel.views.items()
+        }
+        content.append({"choices": choices, "views": views})
+    # Inside a script element only "<" could end it; JSON may spell it as an escape.
+    data = json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    values = {"TITLE": html.escape(title), "DATA": data, "PLOTLY": plotly}
+    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    parts = template.split("%%")  # text, name, text, name, ..., text
+    text = "".join(values[part] if i % 2 else part for i, part in enumerate(parts))
+    write_atomic(path.parent, path, text)
+
+
+def provide_plotly(home: Path) -> None:
+    """Put plotly.js into the folder; as a link to a neighbour's, if that is the very same."""
+    there = home / PLOTLY_JS
+    if there.is_file() and not there.is_symlink():
+        return
+    installed = plotly_js()
+    beside = home / f".{PLOTLY_JS}.tmp"
+    beside.unlink(missing_ok=True)  # of a process that was killed; it may be a link
+    neighbour = next(home.resolve().parent.glob(f"*/{PLOTLY_JS}"), None)
+    check_place(home, there)
+    try:
+        if neighbour is None or not filecmp.cmp(neighbour, installed, shallow=False):
+            raise OSError
+        os.link(neighbour, beside, follow_symlinks=False)
+        beside.replace(there)
+    except OSError:  # none, another version, or a disk without links
+        write_atomic(home, there, installed.read_bytes())
+
+
+def plotly_js() -> Path:
+    """The plotly.js that ships inside the Python package."""
+    spec = importlib.util.find_spec("plotly")
+    assert spec is not None, "plotly is a dependency"
+    assert spec.submodule_search_locations is not None
+    return Path(spec.submodule_search_locations[0]) / "package_data" / PLOTLY_JS
+
+
+# Traces
+
+
+def curves_view(curves: Mapping[str, pd.Series], *, x_label: str, y_label: str) -> View:
+    """Curves by name; with several, also their mean and a band of one standard deviation."""
+    if len(curves) == 1:
+        traces = [line_trace(line, name, MEAN_COLOR) for name, line in curves.items()]
+    else:
+        colors = itertools.cycle(PALETTE[1:])
+        traces = [
+            line_trace(line, name, color, width=1.2, opacity=0.85)
+            for (name, line), color in zip(curves.items(), colors, strict=False)
+        ]
+        mean, std = mean_and_std(list(curves.values()))
+        band = band_traces(mean, std, MEAN_COLOR, "± 1 std")
+        traces = [*band, *traces, line_trace(mean, "mean", MEAN_COLOR, width=3)]
+    return View(traces, axis_titles(x_label, y_label))
+
+
+def lines_view(lines: Sequence[Line], *, x: XAxis, y_label: str, target: float | None) -> View:
+    """The lines of `plot_lines`: the mean over the sessions of each, with a band of one std."""
+    traces = []
+    for line in lines:
+        mean, std = mean_and_std(line.curves)
+        if len(line.curves) > 1:
+            traces += band_traces(mean, std, line.style.color)
+        traces.append(line_trace(mean, line.label, line.style.color, dash=line.style.dash))
+    layout = axis_titles(x.label, y_label)
+    if target is not None:
+        ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target}
+        style = {"color": GREY, "dash": "dash", "width": 1.5}
+        layout["shapes"] = [{"type": "line", **ends, "line": style}]
+        place = {"xref": "paper", "x": 1, "y": target, "xanchor": "right", "yanchor": "bottom"}
+        layout["annotations"] = [place | {"text": f"target {target:g}", "showarrow": False}]
+    return View(traces, layout)
+
+
+def line_trace(
+    line: pd.Series, name: str, color: str, *, width: float = 2, dash: str = "solid", **more: Any
+) -> Trace:
+    line = thinned(line, MAX_POINTS)
+    return {
+        "type": "scatter",
+        "mode": "lines" if line.notna().sum() > 1 else "markers",
+        "name": name,
+        "x": numbers(line.index),
+        "y": numbers(line),
+        "line": {"color": color, "width": width, "dash": dash},
+        "marker": {"color": color},
+        "opacity": 1,
+        **more,
+    }
+
+
+def band_traces(mean: pd.Series, std: pd.Series, color: str, name: str = "") -> list[Trace]:
+    """Two invisible lines with the space between them filled."""
+    low, high = (line_trace(bound, name, color, width=0) for bound in (mean - std, mean + std))
+    hidden = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
+    fill = {"fill": "tonexty", "fillcolor": rgba(color, 0.2), "showlegend": bool(name)}
+    return [low | hidden, high | hidden | fill]
+
+
+def axis_titles(x_label: str, y_label: str) -> dict[str, Any]:
+    return {"xaxis": {"title": {"text": x_label}}, "yaxis": {"title": {"text": y_label}}}
+
+
+def numbers(values: Iterable[float]) -> list[float | None]:
+    """Numbers for JSON, with six digits; NaN and infinity become gaps."""
+    return [
+        None if not math.isfinite(v) else int(v) if v.is_integer() else float(f"{v:.6g}")
+        for v in map(float, values)
+    ]

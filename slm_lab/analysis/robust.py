@@ -108,14 +108,14 @@ def mean_interval(
         raise ValueError("mean_interval: expected at least one session, each with an episode")
     rng = np.random.default_rng(seed)
     groups = [np.asarray(returns, dtype=np.float64) for returns in sessions]
-    rows = max(1, CHUNK // max(len(group) for group in groups))
-    means = np.concatenate(
-        [
-            _resampled(groups, over, min(rows, RESAMPLES - done), rng)
-            for done in range(0, RESAMPLES, rows)
-        ]
-    )
-    return _percentiles(means)
+    counts = _chunks(max(map(len, groups)))
+    return _percentiles(np.concatenate([_resampled(groups, over, n, rng) for n in counts]))
+
+
+def _chunks(size: int) -> list[int]:
+    """Numbers of resamples to draw at once, if one takes `size` numbers."""
+    rows = max(1, CHUNK // size)
+    return [min(rows, RESAMPLES - done) for done in range(0, RESAMPLES, rows)]
 
 
 def _resampled_statistic(groups: Sequence[Strata], statistic: Statistic, seed: int) -> np.ndarray:
@@ -124,10 +124,8 @@ def _resampled_statistic(groups: Sequence[Strata], statistic: Statistic, seed: i
     Runs are only ever redrawn within their env, and groups independently of each other.
     """
     rng = np.random.default_rng(seed)
-    rows = max(1, CHUNK // sum(len(scores) for strata in groups for scores in strata))
     samples = []
-    for done in range(0, RESAMPLES, rows):
-        count = min(rows, RESAMPLES - done)
+    for count in _chunks(sum(len(scores) for strata in groups for scores in strata)):
         redrawn = [
             [scores[rng.integers(len(scores), size=(count, len(scores)))] for scores in strata]
             for strata in groups
@@ -142,9 +140,8 @@ def _resampled(
     """`count` means, each of a redrawn set of sessions."""
     total = np.zeros(count)
     for slot in range(len(groups)):
-        drawn = (
-            np.full(count, slot) if over == "episodes" else rng.integers(len(groups), size=count)
-        )
+        every_group = over == "sessions"
+        drawn = rng.integers(len(groups), size=count) if every_group else np.full(count, slot)
         for index in np.unique(drawn):
             group, rows = groups[index], np.flatnonzero(drawn == index)
             picks = rng.integers(len(group), size=(len(rows), len(group)))

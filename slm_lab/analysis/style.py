@@ -7,6 +7,7 @@ test_style.py). Lines of algorithms also differ in their markers: no graph rests
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,19 +21,9 @@ MEAN_COLOR = BLUE
 SESSION_COLOR = "#8A8A8A"
 SCORE_COLORS = "viridis"  # even in grey, and to most eyes
 
-_COLORS = {
-    "blue": BLUE,
-    "vermillion": VERMILLION,
-    "green": GREEN,
-    "pink": PINK,
-    "orange": ORANGE,
-    "sky": SKY,
-    "violet": VIOLET,
-    "brown": BROWN,
-    "lightgreen": LIGHT_GREEN,
-    "grey": GREY,
-}
-"""The names that records of algorithms use."""
+# The names that records of algorithms use.
+_NAMES = ("blue", "vermillion", "green", "pink", "orange", "sky", "violet", "brown")
+_COLORS = dict(zip(_NAMES, PALETTE, strict=True)) | {"lightgreen": LIGHT_GREEN, "grey": GREY}
 _DASHES = ("solid", "dash", "dot", "dashdot")  # for a second line of the same colour
 
 
@@ -43,6 +34,12 @@ class LineStyle:
     marker: str  # as matplotlib calls it
 
 
+def rgba(color: str, alpha: float) -> str:
+    """A colour such as #0072B2 with an opacity, as plotly takes it."""
+    red, green, blue = bytes.fromhex(color.removeprefix("#"))
+    return f"rgba({red},{green},{blue},{alpha})"
+
+
 def legend_rank(label: str) -> tuple[int, str]:
     """To sort labels by: known algorithms in the order of their records, then others by name."""
     info = algorithm_with_label(label)
@@ -51,13 +48,12 @@ def legend_rank(label: str) -> tuple[int, str]:
 
 def line_styles(algorithms: Sequence[str]) -> list[LineStyle]:
     """One style per line. An algorithm always has its colour; its second line is dashed."""
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     styles = []
     for label in algorithms:
         color, marker = _style_of(label)
-        count = seen.get(color, 0)
-        seen[color] = count + 1
-        styles.append(LineStyle(color, _DASHES[count % len(_DASHES)], marker))
+        styles.append(LineStyle(color, _DASHES[seen[color] % len(_DASHES)], marker))
+        seen[color] += 1
     return styles
 
 
@@ -65,6 +61,5 @@ def _style_of(label: str) -> tuple[str, str]:
     info = algorithm_with_label(label)
     if info is None:
         return GREY, "."
-    has_own = info.per_style is not None and label != info.label
-    style = info.per_style if has_own and info.per_style else info.style
+    style = info.per_style if info.per_style and label != info.label else info.style
     return _COLORS.get(style.color, style.color), style.marker

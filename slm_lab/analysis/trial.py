@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,11 +73,8 @@ def analyze_trial(
             f"{paths.session_csv(trial, 0, 'train').name}. Did its sessions stop before the first "
             "checkpoint (`meta.log_frequency`)? See the log folder."
         )
-    diverged = {
-        session.index: reason
-        for session in sessions
-        if (reason := session.metrics["eval"].diverged) is not None
-    }
+    reasons = {session.index: session.metrics["eval"].diverged for session in sessions}
+    diverged = {index: reason for index, reason in reasons.items() if reason is not None}
     for index, reason in diverged.items():
         logger.warning(f"Trial {trial} session {index} diverged: {reason}. Its metrics are NaN.")
 
@@ -129,10 +125,9 @@ def _write_metrics(
 ) -> None:
     for session in sessions:
         for mode, metrics in session.metrics.items():
-            path = paths.session_metrics(trial, session.index, mode)
-            _write_json(paths, path, metrics.to_json())
-            path = paths.session_metrics_scalar(trial, session.index, mode)
-            _write_json(paths, path, metrics.scalar)
+            place = (trial, session.index, mode)
+            _write_json(paths, paths.session_metrics(*place), metrics.to_json())
+            _write_json(paths, paths.session_metrics_scalar(*place), metrics.scalar)
     _write_json(paths, paths.trial_metrics(trial), statistics.to_json())
     _write_json(paths, paths.trial_metrics_scalar(trial), statistics.scalar)
 
@@ -144,8 +139,6 @@ def _write_json(paths: RunLayout, path: Path, content: object) -> None:
 
 def _format_value(key: str, value: float) -> str:
     """Format a value as `training.console` does; analysis does not import training."""
-    if math.isnan(value):
-        return "nan"
     if key == "frame":
         return f"{value:.2e}"
     if key == "total_reward_ma":

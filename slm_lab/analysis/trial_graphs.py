@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from slm_lab.analysis.curves import FRAMES, X_AXES, XAxis, curve, has_axis, return_label
+from slm_lab.analysis.curves import FRAMES, XAxis, common_axes, curve, return_label
 from slm_lab.analysis.metrics import Series, consistencies, moving_average
-from slm_lab.analysis.page import Panel, View, curves_view, write_page
-from slm_lab.analysis.plot import copy_graph, plot_curves, plot_tables
+from slm_lab.analysis.plot import (
+    Panel,
+    View,
+    copy_graph,
+    curves_view,
+    plot_curves,
+    plot_tables,
+    returns_panel,
+    write_page,
+)
 from slm_lab.analysis.tables import SessionResult
 from slm_lab.runs.files import make_folder
 from slm_lab.runs.layout import Mode, RunLayout
@@ -23,7 +31,6 @@ EXTRA_GRAPHS = {  # local series, and what each is drawn against
     "stabilities": "frames",
     "training_efficiencies": "opt_steps",
 }
-SMOOTH, RAW = "moving average", "raw"
 
 
 def draw_trial(
@@ -45,7 +52,7 @@ def draw_trial(
             _write_session_pages(paths, trial, session)
     tables = {f"session {session.index}": session.tables["eval"] for session in sessions}
     title = paths.trial_name(trial)
-    for x in _axes(tables.values()) if html else [FRAMES]:
+    for x in common_axes(tables.values()) if html else [FRAMES]:
         for y, smooth in RETURNS:
             path = paths.trial_graph(trial, y, x.name)
             plot_tables(list(tables.values()), path, title=title, x=x, smooth=smooth)
@@ -113,30 +120,18 @@ def _write_session_pages(paths: RunLayout, trial: int, session: SessionResult) -
 
 
 def _returns_panel(tables: Mapping[str, pd.DataFrame]) -> Panel:
-    axes = _axes(tables.values())
-    views: dict[tuple[str, ...], View] = {
-        (x.label, line): _view(tables, "total_reward", x, smooth=line == SMOOTH)
-        for x in axes
-        for line in (SMOOTH, RAW)
-    }
-    return Panel(views, {"against": [x.label for x in axes], "line": [SMOOTH, RAW]})
+    def view(x: XAxis, smooth: bool) -> View:
+        curves = {name: curve(table, x=x, smooth=smooth) for name, table in tables.items()}
+        return curves_view(curves, x_label=x.label, y_label=return_label(smooth))
+
+    return returns_panel(common_axes(tables.values()), view)
 
 
 def _column_panel(table: pd.DataFrame, y: str) -> Panel:
-    axes = _axes([table])
-    views: dict[tuple[str, ...], View] = {(x.label,): _view({y: table}, y, x) for x in axes}
-    return Panel(views, {"against": [x.label for x in axes]})
-
-
-def _view(tables: Mapping[str, pd.DataFrame], y: str, x: XAxis, *, smooth: bool = False) -> View:
-    curves = {name: curve(table, y, x, smooth=smooth) for name, table in tables.items()}
-    label = return_label(smooth) if y == "total_reward" else y
-    return curves_view(curves, x_label=x.label, y_label=label)
-
-
-def _axes(tables: Collection[pd.DataFrame]) -> list[XAxis]:
-    """The axes that all tables have; tables of the original SLM Lab may lack a clock."""
-    return [x for x in X_AXES if all(has_axis(table, x) for table in tables)]
+    axes = common_axes([table])
+    curves = {x.label: {y: curve(table, y, x)} for x in axes}
+    views = {(x,): curves_view(drawn, x_label=x, y_label=y) for x, drawn in curves.items()}
+    return Panel(views, {"against": list(curves)})
 
 
 def _optional(table: pd.DataFrame) -> list[str]:

@@ -4,11 +4,11 @@
 |---|---|
 | phase*.yaml, sources.yaml | the manifest: specs to run, and scores to compare with |
 | manifest.py | the manifest as frozen data, checked against its specs |
-| result.py | the result of a run, small enough to commit |
+| result.py | the result of a run, small enough to commit, and its plots |
 | collect.py | run folder -> result |
 | state.py | status of each row: done, running, missing, failed |
 | runner.py | run the missing rows, within a budget |
-| plot.py, table.py | results -> curves and docs/BENCHMARKS.md |
+| table.py | results -> docs/BENCHMARKS.md |
 | audit.py | checks of results and run folders |
 | graduate.py | run folders of the development hub -> the public one |
 """

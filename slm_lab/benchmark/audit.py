@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from slm_lab.benchmark.collect import EPISODES, gather, row_of
@@ -22,8 +22,9 @@ from slm_lab.benchmark.result import (
     Provenance,
     ResultError,
     read_result,
+    result_folders,
 )
-from slm_lab.benchmark.table import missing_plots, page_text
+from slm_lab.benchmark.table import BenchmarkPage
 from slm_lab.error import LabError
 from slm_lab.runs.find import open_run
 from slm_lab.runs.provenance import is_same_code
@@ -36,17 +37,21 @@ def audit_results(
     manifest: BenchmarkManifest, results_dir: Path, *, page: Path | None, plots_dir: Path
 ) -> Iterator[str]:
     """Audit every folder of results, and the page that shows them unless `page` is None."""
-    folders = sorted(results_dir.iterdir()) if results_dir.is_dir() else []
     kept: dict[str, CollectedResult] = {}
-    for folder in (f for f in folders if f.is_dir() and not f.name.startswith(".")):
+    for folder in result_folders(results_dir):
         yield from audit_result(folder, manifest)
         try:
             if (found := read_result(folder)) is not None:
                 kept[folder.name] = found
         except ResultError:  # audit_result has reported it
             return
-    if page is not None:
-        yield from _audit_page(manifest, kept, page, plots_dir, results_dir)
+    if page is None:
+        return
+    expected = BenchmarkPage(manifest, kept, page, plots_dir, results_dir)
+    for path in expected.missing_plots():
+        yield f"{path}: missing, or drawn from other curves. Run `slm-lab benchmark table`"
+    if not page.is_file() or page.read_text() != expected.text():
+        yield f"{page}: is not what the results give. Run `slm-lab benchmark table`"
 
 
 def audit_result(folder: Path, manifest: BenchmarkManifest) -> Iterator[str]:
@@ -69,8 +74,14 @@ def audit_result(folder: Path, manifest: BenchmarkManifest) -> Iterator[str]:
     if kept.result.row != name:
         yield f"{name}: {RESULT}: is the result of {kept.result.row}"
     yield from _audit_run(row, kept)
-    yield from _audit_scores(row, kept)
-    yield from _audit_evaluation(row, kept)
+    found = kept.result.evaluation
+    if found is None:
+        yield f"{row.id}: evaluation: missing"
+        return
+    shown = (found.agent, found.policy, found.episodes, sorted(found.sessions))
+    expected = ("last", "deterministic", EPISODES, list(range(row.settings.max_session)))
+    if shown != expected:
+        yield f"{row.id}: evaluation: of {shown}, expected {expected}"
 
 
 def audit_folder(folder: str | Path, manifest: BenchmarkManifest) -> Iterator[str]:
@@ -91,11 +102,10 @@ def audit_folder(folder: str | Path, manifest: BenchmarkManifest) -> Iterator[st
     if not run.layout.trial_graph_copy(0, "mean_returns_ma").is_file():
         yield f"{folder}: its plot is missing"
     yield from _audit_run(row, kept)
-    yield from _audit_scores(row, kept)
 
 
 def _audit_run(row: Row, kept: CollectedResult) -> Iterator[str]:
-    """Check spec, settings, seed, mode and code version."""
+    """Check spec, settings, seed, mode, code version and scores."""
     yield from row_problems(row)
     yield from row_problems(row, kept.spec)
     for problem in spec_differences(row.spec(), kept.spec):
@@ -103,6 +113,7 @@ def _audit_run(row: Row, kept: CollectedResult) -> Iterator[str]:
     if kept.result.seed != row.seed or kept.spec.meta.random_seed != row.seed:
         yield f"{row.id}: seed: the result has {kept.result.seed}, the row {row.seed}"
     yield from (f"{row.id}: {text}" for text in _audit_code(row, kept.result.provenance))
+    yield from (f"{row.id}: {text}" for text in _audit_scores(row, kept))
 
 
 def _audit_code(row: Row, provenance: Provenance) -> Iterator[str]:
@@ -125,46 +136,21 @@ def _audit_scores(row: Row, kept: CollectedResult) -> Iterator[str]:
     result, curve = kept.result, kept.curve
     expected = list(range(row.settings.max_session))
     if sorted(result.sessions) != expected:
-        yield f"{row.id}: sessions: found {sorted(result.sessions)}, expected {expected}"
+        yield f"sessions: found {sorted(result.sessions)}, expected {expected}"
     if list(curve.columns) != [f"session_{i}" for i in sorted(result.sessions)]:
-        yield f"{row.id}: {CURVE}: has {list(curve.columns)}, the result other sessions"
+        yield f"{CURVE}: has {list(curve.columns)}, the result other sessions"
         return
     for index, score in result.sessions.items():
         line = curve[f"session_{index}"].dropna()
         if line.empty or line.index[-1] < row.settings.max_frame:
             last = 0 if line.empty else line.index[-1]
-            yield f"{row.id}: session {index} ends at frame {last} of {row.settings.max_frame}"
+            yield f"session {index} ends at frame {last} of {row.settings.max_frame}"
         elif not math.isclose(line.iloc[-1], score, rel_tol=CURVE_DIGITS, abs_tol=CURVE_DIGITS):
-            yield f"{row.id}: session {index}: score {score}, but its curve ends at {line.iloc[-1]}"
+            yield f"session {index}: score {score}, but its curve ends at {line.iloc[-1]}"
     mean = sum(result.sessions.values()) / max(1, len(result.sessions))
     if not math.isclose(result.total_reward_ma, mean, rel_tol=1e-9, abs_tol=1e-9):
         found = f"total_reward_ma {result.total_reward_ma}"
-        yield f"{row.id}: {found} is not the mean of its sessions, {mean}"
-
-
-def _audit_evaluation(row: Row, kept: CollectedResult) -> Iterator[str]:
-    found = kept.result.evaluation
-    if found is None:
-        yield f"{row.id}: evaluation: missing"
-        return
-    shown = (found.agent, found.policy, found.episodes, sorted(found.sessions))
-    expected = ("last", "deterministic", EPISODES, list(range(row.settings.max_session)))
-    if shown != expected:
-        yield f"{row.id}: evaluation: of {shown}, expected {expected}"
-
-
-def _audit_page(
-    manifest: BenchmarkManifest,
-    kept: Mapping[str, CollectedResult],
-    page: Path,
-    plots_dir: Path,
-    results_dir: Path,
-) -> Iterator[str]:
-    for path in missing_plots(manifest, kept, plots_dir):
-        yield f"{path}: missing, or drawn from other curves. Run `slm-lab benchmark table`"
-    text = page_text(manifest, kept, page=page, plots_dir=plots_dir, results_dir=results_dir)
-    if not page.is_file() or page.read_text() != text:
-        yield f"{page}: is not what the results give. Run `slm-lab benchmark table`"
+        yield f"{found} is not the mean of its sessions, {mean}"
 
 
 def _number(version: str) -> tuple[int, ...]:

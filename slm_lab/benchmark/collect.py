@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from slm_lab.analysis.curves import curve
+from slm_lab.analysis.curves import curve, thinned
 from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial
 from slm_lab.api.evaluate import evaluate
@@ -55,15 +54,14 @@ def collect(folder: str | Path, manifest: BenchmarkManifest, results_dir: Path) 
     bad = [session for session, score in kept.result.sessions.items() if math.isnan(score)]
     if bad:
         raise ResultError(f"{folder}: session(s) {', '.join(map(str, bad))} have no score.")
-    evaluated = _evaluated(run)
-    result = kept.result.model_copy(update={"evaluation": evaluated})
+    result = kept.result.model_copy(update={"evaluation": _evaluated(run)})
     write_result(CollectedResult(result, kept.spec, kept.curve), results_dir / row.id)
     return result
 
 
 def row_of(run: SavedRun, rows: Iterable[Row]) -> Row:
     """Find the row whose spec, with flags and seed, is the one that ran."""
-    closest: tuple[int, Row, str] | None = None
+    closest: tuple[Row, Sequence[object]] | None = None
     for row in rows:
         if not run.layout.name.startswith(row.spec_name):
             continue
@@ -73,13 +71,12 @@ def row_of(run: SavedRun, rows: Iterable[Row]) -> Row:
         differences = spec_differences(spec, run.spec)
         if not differences:
             return row
-        told = "\n".join(f"  {problem}" for problem in differences)
-        if closest is None or len(differences) < closest[0]:
-            closest = (len(differences), row, told)
+        if closest is None or len(differences) < len(closest[1]):
+            closest = (row, differences)
     if closest is None:
         raise ResultError(f"{run.layout.predir}: no row of the manifest runs {run.layout.name}.")
-    _, row, told = closest
-    raise ResultError(f"{run.layout.predir}: ran something else than {row.id} says\n{told}")
+    told = "\n".join(f"  {problem}" for problem in closest[1])
+    raise ResultError(f"{run.layout.predir}: ran something else than {closest[0].id} says\n{told}")
 
 
 def gather(run: SavedRun, row: Row) -> CollectedResult:
@@ -107,8 +104,7 @@ def _thinned_curve(layout: RunLayout, metrics: TrialMetrics) -> pd.DataFrame:
         {f"session_{i}": curve(table, smooth=True) for i, table in tables.items()}, axis=1
     ).sort_index()
     joined.index = joined.index.astype(int)
-    rows = np.unique(np.linspace(0, len(joined) - 1, CURVE_POINTS).round().astype(int))
-    return joined.iloc[rows].rename_axis("frame")
+    return thinned(joined, CURVE_POINTS).rename_axis("frame")
 
 
 def _evaluated(run: SavedRun) -> Evaluated:

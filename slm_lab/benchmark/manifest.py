@@ -22,6 +22,7 @@ from slm_lab.spec import Spec, SpecError, load_spec
 from slm_lab.spec.catalog import listed_env, target_score
 
 SOURCES_FILE = "sources.yaml"
+SHARED = ("settings", "seed", "code_version", "bar")  # of a phase or a table, for all its rows
 Flag = Literal["env", "max_frame", "env.max_frame", "meta.max_session", "meta.log_frequency"]
 
 
@@ -90,11 +91,8 @@ class Row(Part):
     @property
     def goal(self) -> float | None:
         """The score to reach: the bar, else the target, else the best of the documents."""
-        if self.bar is not None:
-            return self.bar
-        if self.target is not None:
-            return self.target
-        return None if self.best is None else self.best.score
+        goals = (self.bar, self.target, None if self.best is None else self.best.score)
+        return next((goal for goal in goals if goal is not None), None)
 
     @property
     def sets(self) -> list[str]:
@@ -111,19 +109,12 @@ class Row(Part):
 
     def fact(self, name: str) -> str | int:
         """The env, or a setting."""
-        value: str | int = self.env if name == "env" else getattr(self.settings, name)
-        return value
+        return self.env if name == "env" else self.settings.model_dump()[name]
 
     def spec(self) -> Spec:
         """The spec of a run of this row, with its seed."""
         sets = [*self.sets, f"meta.random_seed={self.seed}"]
         return load_spec(self.spec_file, self.spec_name, sets=sets)
-
-    def matches(self, envs: Sequence[str], algorithms: Sequence[str]) -> bool:
-        """Whether the row is among those asked for, by part of a word or with `*`."""
-        return _fits(self.env, envs) and (
-            not algorithms or self.algorithm.lower() in {name.lower() for name in algorithms}
-        )
 
 
 class Table(Part):
@@ -146,10 +137,7 @@ class Phase(Part):
     @classmethod
     def _hand_down(cls, tree: Any) -> Any:
         """Give the shared values of a phase or a table to each of its rows that lacks them."""
-        shared = {"settings", "seed", "code_version", "bar"}
-        outer = {key: tree[key] for key in shared if key in tree}
-        tables = [_filled_table(table, outer, shared) for table in tree["tables"]]
-        return {**{k: v for k, v in tree.items() if k not in shared}, "tables": tables}
+        return _handed_down(tree, {}, ("tables", "rows"))
 
     @property
     def rows(self) -> Iterator[Row]:
@@ -180,13 +168,17 @@ class BenchmarkManifest(Part):
         envs: Sequence[str] = (),
         algorithms: Sequence[str] = (),
     ) -> list[Row]:
-        """The rows asked for, in the manifest's order; all of them without conditions."""
+        """The rows asked for, in the manifest's order; all of them without conditions.
+
+        An env is meant by a part of its name, or a pattern with `*`.
+        """
+        labels = {name.lower() for name in algorithms}
+        chosen = (phase for phase in self.phases if not phases or phase.phase in phases)
         rows = [
             row
-            for phase in self.phases
-            if not phases or phase.phase in phases
+            for phase in chosen
             for row in phase.rows
-            if row.matches(envs, algorithms)
+            if _fits(row.env, envs) and (not labels or row.algorithm.lower() in labels)
         ]
         if not rows:
             asked = {"--phase": phases, "--env": envs, "--algo": algorithms}
@@ -212,8 +204,7 @@ def load_manifest(where: str | Path | None = None) -> BenchmarkManifest:
     manifest = BenchmarkManifest(
         phases=tuple(sorted(phases, key=lambda p: p.phase)), sources=sources
     )
-    _check_unique(manifest)
-    _check_sources(manifest)
+    _check_rows(manifest)
     return manifest
 
 
@@ -276,29 +267,24 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _filled_table(
-    table: Mapping[str, Any], outer: Mapping[str, Any], shared: set[str]
+def _handed_down(
+    tree: Mapping[str, Any], above: Mapping[str, Any], levels: Sequence[str]
 ) -> dict[str, Any]:
-    above = _merged(outer, {key: table[key] for key in shared if key in table})
-    rows = [_merged(above, row) for row in table["rows"]]
-    return {**{k: v for k, v in table.items() if k not in shared}, "rows": rows}
+    settings = {**above.get("settings", {}), **tree.get("settings", {})}
+    if not levels:  # a row
+        return {**above, **tree, "settings": settings}
+    shared = {key: tree[key] for key in SHARED if key in tree}
+    above = {**above, **shared, "settings": settings}
+    parts = [_handed_down(part, above, levels[1:]) for part in tree[levels[0]]]
+    return {**{k: v for k, v in tree.items() if k not in SHARED}, levels[0]: parts}
 
 
-def _merged(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {**outer.get("settings", {}), **inner.get("settings", {})}
-    return {**outer, **inner, "settings": settings}
-
-
-def _check_unique(manifest: BenchmarkManifest) -> None:
-    seen: dict[str, Row] = {}
+def _check_rows(manifest: BenchmarkManifest) -> None:
+    seen: set[str] = set()
     for row in manifest.rows:
         if row.id in seen:
             raise ManifestError(f"{row.id}: two rows have {row.env} and {row.algorithm}")
-        seen[row.id] = row
-
-
-def _check_sources(manifest: BenchmarkManifest) -> None:
-    for row in manifest.rows:
+        seen.add(row.id)
         for reference in filter(None, (row.best, *row.references)):
             if reference.source not in manifest.sources:
                 raise ManifestError(

@@ -4,37 +4,46 @@ result.json   scores, evaluation, provenance
 curve.csv     the learning curve of each session, thinned out
 spec.json     the spec that ran
 plot.png      the curves drawn
+
+The plots of the page, of all algorithms on an env, are drawn here too: small PNG files for the
+repository.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
-from slm_lab.benchmark.plot import plot_sessions
+from slm_lab.analysis.curves import SMOOTH_LABEL
+from slm_lab.analysis.plot import MATPLOTLIB_DASH, dress
+from slm_lab.analysis.style import MEAN_COLOR, SESSION_COLOR, line_styles
+from slm_lab.benchmark.manifest import Part
 from slm_lab.error import LabError
 from slm_lab.spec import Spec, load_spec
 
 RESULT, CURVE, SPEC, PLOT = "result.json", "curve.csv", "spec.json", "plot.png"
+COLORS = 64  # lines on white need no more, and the file shrinks to a third
+MARKERS = 8  # on a line
+SOURCE_KEY = "slm-lab-curves"  # PNG text: the digest of the numbers that are drawn
 
 
 class ResultError(LabError):
     """A result that cannot be read or collected; the message names the folder and the reason."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Evaluated(_Part):
+class Evaluated(Part):
     """Evaluation of the final agents; `sessions` are means over fresh episodes."""
 
     agent: str
@@ -45,7 +54,7 @@ class Evaluated(_Part):
     sessions: Mapping[int, float]
 
 
-class Provenance(_Part):
+class Provenance(Part):
     """The code, machine and time of a run; None is unknown.
 
     A run that was resumed has several sittings, and one commit only if nobody changed the code in
@@ -64,7 +73,7 @@ class Provenance(_Part):
     cpu_seconds: float | None
 
 
-class Result(_Part):
+class Result(Part):
     """The scores of one row; `sessions` maps each session to its `total_reward_ma`."""
 
     row: str
@@ -76,15 +85,6 @@ class Result(_Part):
     metrics: Mapping[str, float | None]
     evaluation: Evaluated | None
     provenance: Provenance
-
-    @property
-    def spread(self) -> float | None:
-        """Standard deviation over sessions."""
-        return _spread(self.sessions)
-
-    @property
-    def evaluation_spread(self) -> float | None:
-        return _spread(self.evaluation.sessions) if self.evaluation else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def read_result(folder: Path) -> CollectedResult | None:
     if not path.is_file():
         return None
     try:
-        result = Result.model_validate(_read_json(path))
+        result = Result.model_validate(json.loads(path.read_text()))
         path = folder / SPEC
         spec = load_spec(path)
         path = folder / CURVE
@@ -131,14 +131,91 @@ def read_result(folder: Path) -> CollectedResult | None:
 
 def read_results(results_dir: Path) -> dict[str, CollectedResult]:
     """Read all results, by the id of their row."""
-    folders = sorted(results_dir.iterdir()) if results_dir.is_dir() else []
-    kept = ((f.name, read_result(f)) for f in folders if f.is_dir() and not f.name.startswith("."))
+    kept = ((folder.name, read_result(folder)) for folder in result_folders(results_dir))
     return {name: found for name, found in kept if found is not None}
 
 
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text())
+def result_folders(results_dir: Path) -> list[Path]:
+    folders = sorted(results_dir.iterdir()) if results_dir.is_dir() else []
+    return [f for f in folders if f.is_dir() and not f.name.startswith(".")]
 
 
-def _spread(sessions: Mapping[int, float]) -> float | None:
-    return statistics.stdev(sessions.values()) if len(sessions) > 1 else None
+# Plots
+
+
+def plot_sessions(curve: pd.DataFrame, path: Path, *, title: str) -> None:
+    """Draw the sessions of one row as thin lines under their mean."""
+    figure, axes = _figure(title)
+    for name in curve:
+        axes.plot(curve.index, curve[name], color=SESSION_COLOR, linewidth=0.7, alpha=0.6)
+    axes.plot(curve.index, curve.mean(axis=1), color=MEAN_COLOR, linewidth=2)
+    _save(figure, path, curves_digest({title: curve}))
+
+
+def plot_algorithms(curves: Mapping[str, pd.DataFrame], path: Path, *, title: str) -> None:
+    """Draw the mean of each algorithm with a band of one standard deviation over its sessions.
+
+    A file that shows these numbers already is not drawn again, because another version of
+    matplotlib would draw other bytes.
+    """
+    digest = curves_digest(curves)
+    if drawn_from(path) == digest:
+        return
+    figure, axes = _figure(title)
+    styles = line_styles(list(curves))
+    for (algorithm, curve), style in zip(curves.items(), styles, strict=True):
+        color = style.color
+        mean, std = curve.mean(axis=1), curve.std(axis=1).fillna(0.0)
+        axes.fill_between(curve.index, mean - std, mean + std, color=color, alpha=0.15, linewidth=0)
+        axes.plot(
+            curve.index,
+            mean,
+            color=color,
+            linestyle=MATPLOTLIB_DASH[style.dash],
+            marker=style.marker,
+            markevery=max(1, len(curve) // MARKERS),
+            markersize=4,
+            linewidth=1.8,
+            label=algorithm,
+        )
+    axes.legend(loc="best", frameon=False, fontsize=8)
+    _save(figure, path, digest)
+
+
+def drawn_from(path: Path) -> str | None:
+    """The digest in the metadata of a plot, or None where there is no such plot."""
+    try:
+        with Image.open(path) as image:
+            found = image.info.get(SOURCE_KEY)
+            return found if isinstance(found, str) else None
+    except (OSError, SyntaxError):
+        return None
+
+
+def curves_digest(curves: Mapping[str, pd.DataFrame]) -> str:
+    """Digest of the numbers of a plot."""
+    text = "".join(f"{name}\n{curve.to_csv(float_format='%.6g')}" for name, curve in curves.items())
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _figure(title: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(6.4, 3.6), dpi=90, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlabel("frames", fontsize=8)
+    axes.set_ylabel(SMOOTH_LABEL, fontsize=7)
+    axes.tick_params(labelsize=8)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    dress(axes)
+    axes.margins(x=0.05)
+    return figure, axes
+
+
+def _save(figure: Figure, path: Path, digest: str) -> None:
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png")
+    text = PngInfo()
+    text.add_text(SOURCE_KEY, digest)
+    small = Image.open(drawn).convert("RGB").quantize(COLORS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    small.save(path, optimize=True, pnginfo=text)

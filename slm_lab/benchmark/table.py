@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -13,12 +15,20 @@ from slm_lab.analysis.metrics import random_baseline
 from slm_lab.benchmark import MANIFEST_DIR
 from slm_lab.benchmark.collect import EPISODES
 from slm_lab.benchmark.manifest import BenchmarkManifest, Phase, Reference, Row, Settings, Table
-from slm_lab.benchmark.plot import curves_digest, drawn_from, plot_algorithms
-from slm_lab.benchmark.result import PLOT, CollectedResult, Result
+from slm_lab.benchmark.result import (
+    PLOT,
+    CollectedResult,
+    Result,
+    curves_digest,
+    drawn_from,
+    plot_algorithms,
+)
 from slm_lab.runs.resume import spec_differences
 
 SOLVED, CLOSE, MEASURED, FAILED, PENDING, SKIPPED = "✅", "⚠️", "📊", "❌", "🔄", "Skip"
 CLOSE_SHARE = 0.8
+SCORE_COLUMNS = ("Algorithm", "Status", "MA", "Evaluated", "Goal", "Best", "Elsewhere")
+RUN_COLUMNS = ("SPEC_FILE", "SPEC_NAME", "Folder", "Run time")
 HEAD = """\
 # Benchmarks
 
@@ -51,20 +61,6 @@ LEGEND = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A row and its result; a result of a spec that has changed since does not count."""
-
-    row: Row
-    kept: CollectedResult | None
-
-    @property
-    def mark(self) -> str:
-        if self.kept is None:
-            return SKIPPED if self.row.skip else PENDING
-        return mark(self.row, self.kept.result.total_reward_ma)
-
-
 def mark(row: Row, score: float) -> str:
     """Mark of a score, compared with the goal of its row."""
     goal = row.goal
@@ -77,254 +73,189 @@ def mark(row: Row, score: float) -> str:
     return CLOSE if goal > zero and (score - zero) / (goal - zero) > CLOSE_SHARE else FAILED
 
 
-def write_page(
-    manifest: BenchmarkManifest,
-    kept: Mapping[str, CollectedResult],
-    *,
-    page: Path,
-    plots_dir: Path,
-    results_dir: Path,
-) -> None:
-    """Write the page and every plot it shows; the same results give the same bytes."""
-    cells = current_cells(manifest, kept)
-    plots_dir.mkdir(parents=True, exist_ok=True)
-    for title, curves in env_curves(manifest, cells).items():
-        plot_algorithms(curves, plots_dir / plot_name(title), title=title)
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(
-        page_text(manifest, kept, page=page, plots_dir=plots_dir, results_dir=results_dir)
-    )
+@dataclass(frozen=True)
+class BenchmarkPage:
+    """The page of a manifest and its results, and the places that it links to."""
 
+    manifest: BenchmarkManifest
+    kept: Mapping[str, CollectedResult]
+    page: Path
+    plots_dir: Path
+    results_dir: Path
 
-def page_text(
-    manifest: BenchmarkManifest,
-    kept: Mapping[str, CollectedResult],
-    *,
-    page: Path,
-    plots_dir: Path,
-    results_dir: Path,
-) -> str:
-    cells = current_cells(manifest, kept)
+    @cached_property
+    def current(self) -> dict[str, CollectedResult]:
+        """Results by row; one of a spec that has changed since does not count."""
+        rows = (row for row in self.manifest.rows if row.id in self.kept)
+        found = ((row, self.kept[row.id]) for row in rows)
+        return {row.id: kept for row, kept in found if not spec_differences(row.spec(), kept.spec)}
 
-    def link(path: Path) -> str:
-        return Path(os.path.relpath(path, page.parent)).as_posix()
+    @cached_property
+    def curves(self) -> dict[str, dict[str, pd.DataFrame]]:
+        """Env -> algorithm -> its curves, for the envs that have any."""
+        curves: dict[str, dict[str, pd.DataFrame]] = {}
+        for row in self.manifest.rows:
+            if (found := self.current.get(row.id)) is not None:
+                curves.setdefault(row.env, {})[row.algorithm] = found.curve
+        return curves
 
-    lines = [HEAD.format(manifest=link(MANIFEST_DIR), results=link(results_dir), episodes=EPISODES)]
-    lines += _phase_overview(manifest, cells)
-    lines += ["", LEGEND, "", "## Results", ""]
-    drawn = env_curves(manifest, cells)
-    for phase in manifest.phases:
-        lines += [f"### Phase {phase.phase}: {phase.name}", "", *_matrix(phase, cells), ""]
-        for number, table in enumerate(phase.tables, 1):
-            lines += [f"#### {phase.phase}.{number} {table.title}", ""]
-            lines += _table(table, cells, link, results_dir)
-            for env in table.envs:
-                if env in drawn:
-                    lines += ["", f"![{env}]({link(plots_dir / plot_name(env))})"]
-            lines.append("")
-    lines += ["## Sources", "", "| tag | what |", "|---|---|"]
-    lines += [f"| {tag} | {text} |" for tag, text in manifest.sources.items()]
-    return "\n".join(lines) + "\n"
+    def plot_path(self, env: str) -> Path:
+        return self.plots_dir / f"{env.replace('/', '_')}.png"
 
+    def missing_plots(self) -> list[Path]:
+        """Plots of the page that are missing or show other curves."""
+        drawn = {self.plot_path(env): curves_digest(curves) for env, curves in self.curves.items()}
+        return [path for path, digest in drawn.items() if drawn_from(path) != digest]
 
-def current_cells(
-    manifest: BenchmarkManifest, kept: Mapping[str, CollectedResult]
-) -> dict[str, Cell]:
-    """Every row by its id, with its result if that is of the row's spec as it is today."""
-    cells = {}
-    for row in manifest.rows:
-        found = kept.get(row.id)
-        is_current = found is not None and not spec_differences(row.spec(), found.spec)
-        cells[row.id] = Cell(row, found if is_current else None)
-    return cells
+    def write(self) -> None:
+        """Write the page and every plot it shows; the same results give the same bytes."""
+        self.plots_dir.mkdir(parents=True, exist_ok=True)
+        for env, curves in self.curves.items():
+            plot_algorithms(curves, self.plot_path(env), title=env)
+        self.page.parent.mkdir(parents=True, exist_ok=True)
+        self.page.write_text(self.text())
 
+    def text(self) -> str:
+        places = {"manifest": self._link(MANIFEST_DIR), "results": self._link(self.results_dir)}
+        lines = [HEAD.format(**places, episodes=EPISODES), *self._phase_overview()]
+        lines += ["", LEGEND, "", "## Results", ""]
+        for phase in self.manifest.phases:
+            lines += [f"### Phase {phase.phase}: {phase.name}", "", *self._matrix(phase), ""]
+            for number, table in enumerate(phase.tables, 1):
+                lines += [f"#### {phase.phase}.{number} {table.title}", "", *self._table(table)]
+                for env in table.envs:
+                    if env in self.curves:
+                        lines += ["", f"![{env}]({self._link(self.plot_path(env))})"]
+                lines.append("")
+        lines += ["## Sources", "", "| tag | what |", "|---|---|"]
+        lines += [f"| {tag} | {text} |" for tag, text in self.manifest.sources.items()]
+        return "\n".join(lines) + "\n"
 
-def env_curves(
-    manifest: BenchmarkManifest, cells: Mapping[str, Cell]
-) -> dict[str, dict[str, pd.DataFrame]]:
-    """Env -> algorithm -> its curves, for the envs that have any."""
-    curves: dict[str, dict[str, pd.DataFrame]] = {}
-    for row in manifest.rows:
-        if (found := cells[row.id].kept) is not None:
-            curves.setdefault(row.env, {})[row.algorithm] = found.curve
-    return curves
+    def _link(self, path: Path) -> str:
+        return Path(os.path.relpath(path, self.page.parent)).as_posix()
 
+    def _mark(self, row: Row) -> str:
+        if (found := self.current.get(row.id)) is not None:
+            return mark(row, found.result.total_reward_ma)
+        return SKIPPED if row.skip else PENDING
 
-def plot_name(env: str) -> str:
-    return f"{env.replace('/', '_')}.png"
+    def _phase_overview(self) -> list[str]:
+        """Phase by algorithm: how many envs have which mark."""
+        algorithms = list(dict.fromkeys(row.algorithm for row in self.manifest.rows))
+        lines = _header("Phase", "Category", "Envs", *algorithms, "Overall")
+        for phase in self.manifest.phases:
+            rows = list(phase.rows)
+            each = [self._tally([r for r in rows if r.algorithm == name]) for name in algorithms]
+            envs = str(len({row.env for row in rows}))
+            lines.append(_line(str(phase.phase), phase.name, envs, *each, self._tally(rows)))
+        return lines
 
+    def _tally(self, rows: Sequence[Row]) -> str:
+        marks = [self._mark(row) for row in rows]
+        order = (SOLVED, MEASURED, CLOSE, FAILED, PENDING, SKIPPED)
+        return " ".join(f"{m} {marks.count(m)}" for m in order if m in marks) or "–"
 
-def missing_plots(
-    manifest: BenchmarkManifest, kept: Mapping[str, CollectedResult], plots_dir: Path
-) -> list[Path]:
-    """Plots of the page that are missing or show other curves."""
-    drawn = env_curves(manifest, current_cells(manifest, kept))
-    paths = {plots_dir / plot_name(env): curves_digest(curves) for env, curves in drawn.items()}
-    return [path for path, digest in paths.items() if drawn_from(path) != digest]
+    def _matrix(self, phase: Phase) -> list[str]:
+        """Env by algorithm."""
+        lines = _header("Env", *phase.algorithms)
+        marks = {(row.env, row.algorithm): self._mark(row) for row in phase.rows}
+        for env in dict.fromkeys(row.env for row in phase.rows):
+            lines.append(_line(env, *(marks.get((env, name), "–") for name in phase.algorithms)))
+        return lines
 
+    def _table(self, table: Table) -> list[str]:
+        has_one_env = len(table.envs) == 1
+        about = [f"**Docs**: [{table.title}]({table.docs})"]
+        if has_one_env and (target := table.rows[0].target) is not None:
+            about.append(f"Solved reward MA > {target:g}")
+        lines = [" | ".join([*about, *filter(None, [table.about])]), ""]
+        lines += [f"**Settings**: {_settings_of(table)}", ""]
+        lines += _header(*([] if has_one_env else ["Env"]), *SCORE_COLUMNS, *RUN_COLUMNS)
+        notes = []
+        for row in table.rows:
+            name = [row.algorithm] if has_one_env else [row.env, row.algorithm]
+            lines.append(_line(*name, *self._cells(row)))
+            if note := row.skip or row.note:
+                notes.append(f"- {' '.join(name)}: {note}.")
+        return [*lines, "", *notes] if notes else lines
 
-# Parts of the page
-
-
-def _phase_overview(manifest: BenchmarkManifest, cells: Mapping[str, Cell]) -> list[str]:
-    """Phase by algorithm: how many envs have which mark."""
-    algorithms = list(dict.fromkeys(row.algorithm for row in manifest.rows))
-    lines = _header("Phase", "Category", "Envs", *algorithms, "Overall")
-    for phase in manifest.phases:
-        rows = list(phase.rows)
-        each = [
-            _tally([cells[row.id] for row in rows if row.algorithm == name]) for name in algorithms
+    def _cells(self, row: Row) -> list[str]:
+        """The cells of a row after its name."""
+        kept = self.current.get(row.id)
+        return [
+            self._mark(row),
+            *(("–", "–") if kept is None else _scores(row, kept.result)),
+            "" if row.goal is None else f"{row.goal:g}",
+            _reference(row.best) if row.best else "",
+            "; ".join(map(_reference, row.references)),
+            f"[{row.spec_file}]({self._link(Path(row.spec_file))})",
+            f"{row.spec_name}{''.join(f' `-s {flag}`' for flag in row.sets)}",
+            *(("", "") if kept is None else self._run(row, kept.result)),
         ]
-        envs = str(len({row.env for row in rows}))
-        overall = _tally([cells[row.id] for row in rows])
-        lines.append(_line(str(phase.phase), phase.name, envs, *each, overall))
-    return lines
+
+    def _run(self, row: Row, result: Result) -> tuple[str, str]:
+        """The folder, with its commit and plot, and the run time."""
+        provenance, folder = result.provenance, self.results_dir / row.id
+        sha = (provenance.git_shas[-1] or "unknown")[:9]
+        state = {None: " (tree not checked)", True: " with changes", False: ""}
+        place = f"[{result.folder}]({self._link(folder)}) at `{sha}`{state[provenance.git_dirty]}"
+        place += f", [plot]({self._link(folder / PLOT)})"
+        if provenance.seconds is None:
+            return place, "not recorded"
+        cpu = provenance.cpu_seconds
+        time = f"{_time(provenance.seconds)} on {provenance.cores} cores"
+        return place, time if cpu is None else f"{time} (CPU {_time(cpu)})"
 
 
-def _tally(cells: Sequence[Cell]) -> str:
-    marks = [cell.mark for cell in cells]
-    order = (SOLVED, MEASURED, CLOSE, FAILED, PENDING, SKIPPED)
-    return " ".join(f"{m} {marks.count(m)}" for m in order if m in marks) or "–"
-
-
-def _matrix(phase: Phase, cells: Mapping[str, Cell]) -> list[str]:
-    """Env by algorithm."""
-    lines = _header("Env", *phase.algorithms)
-    by_place = {(row.env, row.algorithm): cells[row.id] for row in phase.rows}
-    for env in dict.fromkeys(row.env for row in phase.rows):
-        places = [by_place.get((env, name)) for name in phase.algorithms]
-        lines.append(_line(env, *(place.mark if place else "–" for place in places)))
-    return lines
-
-
-def _table(
-    table: Table, cells: Mapping[str, Cell], link: Callable[[Path], str], results_dir: Path
-) -> list[str]:
-    has_one_env = len(table.envs) == 1
-    about = [f"**Docs**: [{table.title}]({table.docs})"]
-    if has_one_env and (target := table.rows[0].target) is not None:
-        about.append(f"Solved reward MA > {target:g}")
-    lines = [" | ".join([*about, *filter(None, [table.about])]), ""]
-    lines += [f"**Settings**: {_settings_of(table)}", ""]
-    env_head = [] if has_one_env else ["Env"]
-    lines += _header(
-        *env_head,
-        "Algorithm",
-        "Status",
-        "MA",
-        "Evaluated",
-        "Goal",
-        "Best",
-        "Elsewhere",
-        "SPEC_FILE",
-        "SPEC_NAME",
-        "Folder",
-        "Run time",
-    )
-    for row in table.rows:
-        cell = cells[row.id]
-        env = [] if has_one_env else [row.env]
-        spec_file = f"[{row.spec_file}]({link(Path(row.spec_file))})"
-        flags = "".join(f" `-s {flag}`" for flag in row.sets)
-        lines.append(
-            _line(
-                *env,
-                row.algorithm,
-                cell.mark,
-                *_scores(row, cell.kept.result if cell.kept else None),
-                "" if row.goal is None else f"{row.goal:g}",
-                _reference(row.best),
-                "; ".join(map(_reference, row.references)),
-                spec_file,
-                f"{row.spec_name}{flags}",
-                *_run(cell, link, results_dir),
-            )
-        )
-    notes = [(row, row.skip or row.note) for row in table.rows if row.skip or row.note]
-    return lines + [""] * bool(notes) + [f"- {_title(row, table)}: {note}." for row, note in notes]
-
-
-def _title(row: Row, table: Table) -> str:
-    return row.algorithm if len(table.envs) == 1 else f"{row.env} {row.algorithm}"
+# Cells as text
 
 
 def _settings_of(table: Table) -> str:
     """The Settings shared by the rows, and those of single rows where they differ."""
-    names = list(Settings.model_fields)
     parts = []
-    for name in names:
-        by_value: dict[int, list[str]] = {}
+    for name in Settings.model_fields:
+        by_value: dict[int, dict[str, None]] = {}
         for row in table.rows:
-            by_value.setdefault(getattr(row.settings, name), []).append(row.algorithm)
+            by_value.setdefault(getattr(row.settings, name), {})[row.algorithm] = None
         shown = [
-            _count(value) if len(by_value) == 1 else f"{_count(value)} ({', '.join(_unique(who))})"
+            _count(value) if len(by_value) == 1 else f"{_count(value)} ({', '.join(who)})"
             for value, who in by_value.items()
         ]
         parts.append(f"{name} {', '.join(shown)}")
     return " | ".join(parts)
 
 
-def _scores(row: Row, result: Result | None) -> tuple[str, str]:
-    if result is None:
-        return "–", "–"
+def _scores(row: Row, result: Result) -> tuple[str, str]:
     few = f" ({len(result.sessions)} sessions)" if len(result.sessions) < 4 else ""
-    ma = _with_spread(result.total_reward_ma, result.spread)
+    ma = _with_spread(result.total_reward_ma, result.sessions)
     if row.best is not None and result.total_reward_ma >= row.best.score:
         ma = f"**{ma}**"
-    evaluated = (
-        _with_spread(result.evaluation.mean, result.evaluation_spread) if result.evaluation else "–"
-    )
-    return f"{ma}{few}", evaluated
+    played = result.evaluation
+    return f"{ma}{few}", _with_spread(played.mean, played.sessions) if played else "–"
 
 
-def _run(cell: Cell, link: Callable[[Path], str], results_dir: Path) -> tuple[str, str]:
-    """The folder, with its commit and plot, and the run time."""
-    if cell.kept is None:
-        return "", ""
-    result, provenance = cell.kept.result, cell.kept.result.provenance
-    sha = (provenance.git_shas[-1] or "unknown")[:9]
-    folder = results_dir / cell.row.id
-    state = " (tree not checked)" if provenance.git_dirty is None else ""
-    state = " with changes" if provenance.git_dirty else state
-    place = f"[{result.folder}]({link(folder)}) at `{sha}`{state}, [plot]({link(folder / PLOT)})"
-    if provenance.seconds is None:
-        return place, "not recorded"
-    cpu = f" (CPU {_time(provenance.cpu_seconds)})" if provenance.cpu_seconds is not None else ""
-    return place, f"{_time(provenance.seconds)} on {provenance.cores} cores{cpu}"
+def _with_spread(mean: float, sessions: Mapping[int, float]) -> str:
+    """A mean ± the standard deviation over sessions."""
+    spread = f" ± {statistics.stdev(sessions.values()):.2f}" if len(sessions) > 1 else ""
+    return f"{mean:.2f}{spread}"
 
 
-def _reference(reference: Reference | None) -> str:
-    if reference is None:
-        return ""
+def _reference(reference: Reference) -> str:
     algorithm = f"{reference.algorithm} " if reference.algorithm else ""
     spread = f" ± {reference.spread:g}" if reference.spread is not None else ""
     frames = f" @{_count(reference.frames)}" if reference.frames else ""
     note = f" ({reference.note})" if reference.note else ""
-    return f"{algorithm}{_number(reference.score)}{spread}{frames} {reference.source}{note}"
-
-
-def _with_spread(value: float, spread: float | None) -> str:
-    return f"{value:.2f}" if spread is None else f"{value:.2f} ± {spread:.2f}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.10g}"
+    return f"{algorithm}{reference.score:.10g}{spread}{frames} {reference.source}{note}"
 
 
 def _count(value: int) -> str:
     """200000 as the documents write it: 2e5."""
     mantissa, _, exponent = f"{value:e}".partition("e")
-    if value < 10_000:
-        return str(value)
-    return f"{float(mantissa):g}e{int(exponent)}"
+    return str(value) if value < 10_000 else f"{float(mantissa):g}e{int(exponent)}"
 
 
 def _time(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(names))
 
 
 def _header(*names: str) -> list[str]:

@@ -143,10 +143,10 @@ def table(
     """Write docs/BENCHMARKS.md and its plots from the collected results."""
     from slm_lab.benchmark.manifest import load_manifest
     from slm_lab.benchmark.result import read_results
-    from slm_lab.benchmark.table import write_page
+    from slm_lab.benchmark.table import BenchmarkPage
 
     loaded, kept = load_manifest(manifest), read_results(results)
-    write_page(loaded, kept, page=page, plots_dir=plots, results_dir=results)
+    BenchmarkPage(loaded, kept, page, plots, results).write()
     typer.echo(f"{page}  {len(loaded.rows)} rows, {len(kept)} with a result")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from slm_lab.analysis.comparison import EnvComparison, Estimate
-    from slm_lab.analysis.saved_trial import SavedTrial
+    from slm_lab.analysis.tables import SavedTrial
 
 Output = Annotated[Path, Option("--output", "-o", help="Folder to write graphs into.")]
 Legends = Annotated[
@@ -68,7 +68,7 @@ def plot_list(data_folder: DataFolder = Path("data")) -> None:
     """List the run folders, and whether they can be plotted."""
     from rich.table import Table
 
-    from slm_lab.analysis.saved_trial import read_trial
+    from slm_lab.analysis.tables import read_trial
     from slm_lab.spec.run_folder import RunFolderError, listed
 
     table = Table(box=None, pad_edge=False)
@@ -180,7 +180,7 @@ def report(
 
 
 def _read(words: Sequence[str], data_folder: Path) -> list[SavedTrial]:
-    from slm_lab.analysis.saved_trial import read_trial
+    from slm_lab.analysis.tables import read_trial
     from slm_lab.runs.find import find_folder
 
     return [read_trial(find_folder(word, data_folder)) for word in words]

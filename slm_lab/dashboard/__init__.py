@@ -1,9 +1,7 @@
 """A page on the runs of a data folder, and a report on one run; both only read.
 
-curves.py      session tables -> mean and band over sessions, thinned out for the screen
-run_files.py   other content of a run folder: spec, metrics, profile, logs, videos
-comparison.py  several runs side by side: differences of specs, scores against targets
-figures.py     curves -> a plotly figure in light or dark
+curves.py      session tables -> mean and band over sessions -> a plotly figure in light or dark
+run_files.py   other content of run folders: specs, scores, profiles, logs, videos
 panels.py      run data -> the parts of the page
 layout.py      structure of the page
 page.py        callbacks of the timer and of controls

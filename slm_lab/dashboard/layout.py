@@ -10,9 +10,8 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from slm_lab.dashboard import panels
-from slm_lab.dashboard.comparison import benchmark
-from slm_lab.dashboard.curves import RETURNS
-from slm_lab.dashboard.figures import COLUMN_LABELS, MOST_RUNS
+from slm_lab.dashboard.curves import COLUMN_LABELS, MOST_RUNS, RETURNS
+from slm_lab.dashboard.run_files import benchmark_rows
 from slm_lab.runs.catalog import RunCatalog
 from slm_lab.runs.summary import STATUSES, RunSummary
 
@@ -36,6 +35,10 @@ HIDE: dict[str, str] = {"display": "none"}
 
 def page_layout(catalog: RunCatalog, refresh_seconds: float) -> Component:
     runs = catalog.scan()
+    views = [
+        html.Div([_runs_card(runs), _panel_card()], id="runs-view", className="columns"),
+        html.Div(_benchmark_card(runs), id="benchmark-view", style=HIDE),
+    ]
     return html.Div(
         [
             dcc.Interval(id="tick", interval=int(refresh_seconds * 1_000)),
@@ -44,31 +47,20 @@ def page_layout(catalog: RunCatalog, refresh_seconds: float) -> Component:
             dcc.Store(id="shown", data=shown_runs(runs, [], {})),
             dcc.Store(id="filtered"),
             _header(catalog, runs),
-            html.Main(
-                [
-                    html.Div(
-                        [_runs_card(runs), _panel_card()], id="runs-view", className="columns"
-                    ),
-                    html.Div(_benchmark_card(runs), id="benchmark-view", style=HIDE),
-                ]
-            ),
+            html.Main(views),
         ]
     )
 
 
 def _header(catalog: RunCatalog, runs: Sequence[RunSummary]) -> Component:
+    label = {"aria-label": "switch between light and dark"}
     return html.Header(
         [
             html.H1("SLM Lab"),
             html.Code("/".join(catalog.root.parts[-2:]), className="root", title=str(catalog.root)),
             html.Div(panels.counts(runs), id="counts", **{"aria-live": "polite"}),
-            _segments("view", {"runs": "Runs", "benchmark": "Benchmark"}, "runs", "View"),
-            html.Button(
-                "◐",
-                id="theme-button",
-                title="light or dark",
-                **{"aria-label": "switch between light and dark"},
-            ),
+            _segments("view", {"runs": "Runs", "benchmark": "Benchmark"}, "View"),
+            html.Button("◐", id="theme-button", title="light or dark", **label),
         ]
     )
 
@@ -94,11 +86,8 @@ def _runs_card(runs: Sequence[RunSummary]) -> Component:
         },
     )
     hint = "Click a run to see it; tick several to compare them."
-    return html.Section(
-        [_filters(runs), grid, html.P(hint, id="grid-hint", className="quiet")],
-        className="card runs",
-        **{"aria-label": "runs"},
-    )
+    quiet = html.P(hint, id="grid-hint", className="quiet")
+    return _card("runs", "runs", [_filters(runs), grid, quiet])
 
 
 def _filters(runs: Sequence[RunSummary]) -> Component:
@@ -107,21 +96,17 @@ def _filters(runs: Sequence[RunSummary]) -> Component:
         for status in STATUSES
     ]
     text = dcc.Input(id="text-filter", type="search", placeholder="Find a run")
-    return html.Div(
-        [
-            html.Label([html.Span("Find a run", className="unseen"), text]),
-            _choice_of("envs", "env-filter", (run.env for run in runs)),
-            _choice_of("algorithms", "algorithm-filter", (run.algorithm for run in runs)),
-            dcc.Checklist(id="status-filter", options=statuses, value=[], inline=True),
-        ],
-        className="filters",
-        role="search",
-    )
+    filters = [
+        html.Label([html.Span("Find a run", className="unseen"), text]),
+        _choice_of("envs", "env-filter", (run.env for run in runs)),
+        _choice_of("algorithms", "algorithm-filter", (run.algorithm for run in runs)),
+        dcc.Checklist(id="status-filter", options=statuses, value=[], inline=True),
+    ]
+    return html.Div(filters, className="filters", role="search")
 
 
 def _choice_of(kind: str, id: str, values: Iterable[str]) -> Component:
-    options = names(values)
-    dropdown = dcc.Dropdown(id=id, multi=True, placeholder=f"All {kind}", options=options)
+    dropdown = dcc.Dropdown(id=id, multi=True, placeholder=f"All {kind}", options=names(values))
     return _named(kind, dropdown)
 
 
@@ -147,46 +132,34 @@ def _grid(
 
 
 def _panel_card() -> Component:
-    log_name = dcc.Dropdown(id="log-name", clearable=False, searchable=False)
+    log = _named("log file", dcc.Dropdown(id="log-name", clearable=False, searchable=False))
     all_keys = _checkbox("all-keys", "also the keys that agree")
-    return html.Section(
-        [
-            _segments("tab", TABS, "curves", "Panel"),
-            _curves_panel(),
-            html.Div(
-                _named("log file", log_name), id="log-controls", className="controls", style=HIDE
-            ),
-            html.Div(all_keys, id="spec-controls", className="controls", style=HIDE),
-            html.Div(id="panel"),
-        ],
-        className="card panel",
-        **{"aria-label": "selected runs"},
-    )
+    parts = [
+        _segments("tab", TABS, "Panel"),
+        _curves_panel(),
+        html.Div(log, id="log-controls", className="controls", style=HIDE),
+        html.Div(all_keys, id="spec-controls", className="controls", style=HIDE),
+        html.Div(id="panel"),
+    ]
+    return _card("panel", "selected runs", parts)
 
 
 def _curves_panel() -> Component:
-    quantity = dcc.Dropdown(
-        id="y",
-        options=column_options(RETURNS),
-        value=RETURNS[0],
-        clearable=False,
-        searchable=False,
-    )
+    choice = {"options": column_options(RETURNS), "value": RETURNS[0]}
+    quantity = dcc.Dropdown(id="y", **choice, clearable=False, searchable=False)
     controls = [
         _named("quantity", quantity),
-        _segments("x", SHORT_AXES, "frame", "x"),
+        _segments("x", SHORT_AXES, "x"),
         _checkbox("with-sessions", "each session"),
     ]
     empty = {"data": [], "layout": {"xaxis": {"visible": False}}}
     graph = dcc.Graph(id="graph", figure=empty, config=GRAPH_CONFIG)
-    return html.Div(
-        [
-            html.Div(controls, className="controls"),
-            html.Div(graph, className="graph-frame"),
-            html.P(id="graph-note", className="quiet"),
-        ],
-        id="curves-panel",
-    )
+    parts = [
+        html.Div(controls, className="controls"),
+        html.Div(graph, className="graph-frame"),
+        html.P(id="graph-note", className="quiet"),
+    ]
+    return html.Div(parts, id="curves-panel")
 
 
 def _checkbox(id: str, label: str) -> Component:
@@ -198,36 +171,25 @@ def _benchmark_card(runs: Sequence[RunSummary]) -> Component:
         "The best trial of each algorithm in each env that has a target. Searches are left out: "
         "the highest of many scores is no result."
     )
-    rows = [panels.benchmark_row(row) for row in benchmark(runs)]
-    return html.Section(
-        [
-            html.H2("Runs against targets"),
-            html.P(note, className="quiet"),
-            _grid("benchmark", rows, BENCHMARK_COLUMNS),
-        ],
-        className="card benchmark",
-        **{"aria-label": "benchmark"},
-    )
+    grid = _grid("benchmark", benchmark_rows(runs), BENCHMARK_COLUMNS)
+    parts = [html.H2("Runs against targets"), html.P(note, className="quiet"), grid]
+    return _card("benchmark", "benchmark", parts)
 
 
-def _segments(id: str, options: Mapping[str, str], value: str, label: str) -> Component:
-    """Radio buttons in a row, which the arrow keys move through."""
-    return html.Div(
-        dcc.RadioItems(
-            id=id,
-            options=[{"label": text, "value": name} for name, text in options.items()],
-            value=value,
-            inline=True,
-        ),
-        className="segments",
-        role="group",
-        **{"aria-label": label},
-    )
+def _card(kind: str, label: str, parts: Sequence[Component]) -> Component:
+    return html.Section(parts, className=f"card {kind}", **{"aria-label": label})
 
 
-def _named(name: str, control: Component) -> Component:
+def _segments(id: str, options: Mapping[str, str], label: str) -> Component:
+    """Radio buttons in a row, which the arrow keys move through; the first is chosen."""
+    choices = [{"label": text, "value": name} for name, text in options.items()]
+    radio = dcc.RadioItems(id=id, options=choices, value=next(iter(options)), inline=True)
+    return _named(label, radio, className="segments")
+
+
+def _named(name: str, control: Component, **attributes: str) -> Component:
     """Give a control without a visible label a name for screen readers."""
-    return html.Div(control, role="group", **{"aria-label": name})
+    return html.Div(control, role="group", **attributes, **{"aria-label": name})
 
 
 _NUMBER = {"type": "rightAligned", "valueFormatter": {"function": "number(params.value)"}}

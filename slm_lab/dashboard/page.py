@@ -13,11 +13,17 @@ from typing import Any, TypeVar
 from dash import ClientsideFunction, Dash, Input, Output, State, html, no_update
 
 from slm_lab.dashboard import panels
-from slm_lab.dashboard.comparison import benchmark
-from slm_lab.dashboard.curves import AXES, RETURNS, CurveStore
-from slm_lab.dashboard.figures import MOST_RUNS, THEMES, Trace, figure
+from slm_lab.dashboard.curves import (
+    AXIS_LABELS,
+    MOST_RUNS,
+    RETURNS,
+    THEMES,
+    CurveStore,
+    Trace,
+    figure,
+)
 from slm_lab.dashboard.layout import HIDE, SHOW, column_options, names, page_layout, shown_runs
-from slm_lab.dashboard.run_files import log_names, log_text
+from slm_lab.dashboard.run_files import benchmark_rows, log_names, log_text
 from slm_lab.runs.catalog import RunCatalog
 from slm_lab.runs.summary import RunSummary
 
@@ -84,7 +90,7 @@ def _add_timer(app: Dash, catalog: RunCatalog) -> None:
         else:
             news = (
                 [panels.run_row(run) for run in runs],
-                [panels.benchmark_row(row) for row in benchmark(runs)],
+                benchmark_rows(runs),
                 panels.counts(runs),
                 names(run.env for run in runs),
                 names(run.algorithm for run in runs),
@@ -107,10 +113,11 @@ def _add_graph(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
     def draw(
         shown: object, y: object, x: object, with_sessions: object, theme: object
     ) -> tuple[Any, ...]:
-        if not (isinstance(theme, str) and theme in THEMES and isinstance(y, str) and x in AXES):
+        axis = next((name for name in AXIS_LABELS if name == x), None)
+        colors = THEMES.get(theme) if isinstance(theme, str) else None
+        if axis is None or colors is None or not isinstance(y, str):
             return no_update, no_update, no_update
         runs = _shown_runs(catalog, shown)[:MOST_RUNS]
-        axis = next(name for name in AXES if name == x)
         traces = [
             Trace(name, store.curve(run, y, axis), _place(shown, run.key))
             for name, run in zip(panels.short_names(runs), runs, strict=True)
@@ -118,18 +125,9 @@ def _add_graph(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
         drawn = [trace for trace in traces if not trace.curve.is_empty]
         target = panels.same_target(runs) if y in RETURNS and drawn else None
         columns = dict.fromkeys(name for run in runs for name in store.columns(run))
-        return (
-            figure(
-                drawn,
-                y=y,
-                x=axis,
-                theme=THEMES[theme],
-                with_sessions=bool(with_sessions),
-                target=target,
-            ),
-            _graph_note(shown, runs, drawn),
-            column_options(columns or RETURNS),
-        )
+        each = bool(with_sessions)
+        content = figure(drawn, y=y, x=axis, theme=colors, with_sessions=each, target=target)
+        return content, _graph_note(shown, runs, drawn), column_options(columns or RETURNS)
 
 
 def _add_panels(app: Dash, catalog: RunCatalog) -> None:

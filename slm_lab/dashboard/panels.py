@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from dash import html
 from dash.development.base_component import Component
 
-from slm_lab.dashboard.comparison import RUN_KEYS, BenchmarkRow, spec_diff
 from slm_lab.dashboard.run_files import (
     PHASES,
+    RUN_KEYS,
     VIDEO_TYPES,
-    Table,
     operators,
     profiles,
     session_table,
+    spec_diff,
     spec_leaves,
     trial_metrics,
     trial_table,
@@ -66,21 +66,6 @@ def short_names(runs: Sequence[RunSummary]) -> list[str]:
     ]
 
 
-def benchmark_row(row: BenchmarkRow) -> dict[str, Any]:
-    return {
-        "env": row.env,
-        "algorithm": row.algorithm,
-        "score": row.score,
-        "target": row.target,
-        "gap": row.gap,
-        "reached": "reached" if row.reached else "below" if row.score is not None else "no score",
-        "runs": row.runs,
-        "sessions": row.run.sessions,
-        "frame": row.run.frame,
-        "key": row.run.key,
-    }
-
-
 def counts(runs: Sequence[RunSummary]) -> list[Component]:
     """How many runs there are in each state."""
     by_status = {status: sum(run.status == status for run in runs) for status in STATUSES}
@@ -98,22 +83,25 @@ def details(runs: Sequence[RunSummary]) -> Component:
     names = dict.fromkeys(name for found in metrics for name in found)
     facts = [_facts(run) for run in shown]
     keys = dict.fromkeys(key for fact in facts for key in fact)
-    rows = [(key, [fact.get(key, "") for fact in facts]) for key in keys]
+    rows = [(key, *(fact.get(key, "") for fact in facts)) for key in keys]
     rows += [
-        (name, [_number(found[name]) if name in found else "" for found in metrics])
+        (name, *(_number(found[name]) if name in found else "" for found in metrics))
         for name in names
         if name not in ("frame", "total_reward_ma")
     ]
-    rows = [(key, cells) for key, cells in rows if any(cells)]
-    parts: list[Component] = [_columns(shown, rows)]
+    filled = [row for row in rows if any(row[1:])]
+    parts: list[Component] = [html.Table([_head(shown), _body(filled)], className="facts")]
     for run in shown:
-        if run.kind == "search":
-            parts += _number_table(f"Trials of {run.key}", trial_table(run, _number))
-        else:
-            parts += _number_table(f"Sessions of {run.key}", session_table(run, _number))
+        is_search = run.kind == "search"
+        head, rows = (trial_table if is_search else session_table)(run, _number)
+        if rows:
+            top = html.Thead(html.Tr([html.Th(name, scope="col") for name in head]))
+            table = html.Table([top, _body(rows[:MOST_ROWS])], className="facts numbers")
+            parts.append(html.H3(f"{'Trials' if is_search else 'Sessions'} of {run.key}"))
+            parts.append(html.Div(table, className="wide"))
         if run.status in ("resumable", "failed"):
-            mode = "search" if run.kind == "search" else "train"
-            parts.append(_note("To go on with it:", resume_command(run.layout, mode)))
+            command = html.Code(resume_command(run.layout, "search" if is_search else "train"))
+            parts.append(html.P(["To go on with it:", " ", command], className="note"))
     return html.Div(parts)
 
 
@@ -121,74 +109,50 @@ def spec_table(runs: Sequence[RunSummary], *, only_differences: bool) -> Compone
     """Table of one spec, or of the differences between the specs of several runs."""
     shown = runs[:MOST_SIDE_BY_SIDE]
     rows = spec_diff([spec_leaves(run) for run in shown])
+    different = {key for key, values in rows.items() if len(set(values)) > 1}
     if len(shown) > 1 and only_differences:
-        rows = [row for row in rows if row.differs and row.key not in RUN_KEYS]
+        rows = {key: rows[key] for key in rows if key in different - RUN_KEYS}
         if not rows:
             return _quiet("These runs have the same spec.")
-    body = [
-        html.Tr(
-            [
-                html.Th(row.key, scope="row"),
-                *(
-                    html.Td(
-                        "not set" if value is None else value,
-                        className="absent" if value is None else None,
-                    )
-                    for value in row.values
-                ),
-            ],
-            className="differs" if row.differs and not only_differences else None,
-        )
-        for row in rows
-    ]
+    absent = html.Td("not set", className="absent")
+    body = []
+    for key, values in rows.items():
+        cells = (absent if value is None else html.Td(value, className=None) for value in values)
+        mark = "differs" if key in different and not only_differences else None
+        body.append(html.Tr([html.Th(key, scope="row"), *cells], className=mark))
     return html.Div(html.Table([_head(shown), html.Tbody(body)], className="facts mono"))
 
 
 def profile_bars(runs: Sequence[RunSummary]) -> Component:
     """Time profile of each session as a bar."""
-    parts: list[Component] = [
-        html.Div(
-            [html.Span([html.I(className=f"swatch {phase}"), phase]) for phase in PHASES],
-            className="phases",
-        )
-    ]
+    swatches = [html.Span([html.I(className=f"swatch {phase}"), phase]) for phase in PHASES]
+    parts: list[Component] = [html.Div(swatches, className="phases")]
     for run in runs[:MOST_SIDE_BY_SIDE]:
         found = profiles(run)
         parts.append(html.H3(run.key))
         if not found:
             parts.append(_quiet("No session has written its profile yet; each does at its end."))
-        parts += [
-            html.Div(
-                [
-                    html.Span(f"session {profile.session}", className="bar-label"),
-                    html.Div(
-                        [
-                            html.Div(
-                                f"{share:.0%}" if share >= 0.08 else "",
-                                className=f"share {phase}",
-                                style={"width": f"{share:.1%}"},
-                                title=f"{phase} {share:.0%}",
-                            )
-                            for phase, share in profile.shares.items()
-                        ],
-                        className="bar",
-                        role="img",
-                        **{
-                            "aria-label": ", ".join(
-                                f"{phase} {share:.0%}" for phase, share in profile.shares.items()
-                            )
-                        },
-                    ),
-                ],
-                className="profile",
-            )
-            for profile in found
-        ]
-        slowest = operators(run)
-        if slowest:
+        for session, shares in found.items():
+            label = html.Span(f"session {session}", className="bar-label")
+            parts.append(html.Div([label, _bar(shares)], className="profile"))
+        if slowest := operators(run):
             body = [html.Tr([html.Th(name), html.Td(f"{us:,.0f} µs")]) for name, us in slowest]
             parts.append(html.Table(html.Tbody(body), className="facts mono"))
     return html.Div(parts)
+
+
+def _bar(shares: Mapping[str, float]) -> Component:
+    told = {phase: f"{phase} {share:.0%}" for phase, share in shares.items()}
+    parts = [
+        html.Div(
+            f"{share:.0%}" if share >= 0.08 else "",
+            className=f"share {phase}",
+            style={"width": f"{share:.1%}"},
+            title=told[phase],
+        )
+        for phase, share in shares.items()
+    ]
+    return html.Div(parts, className="bar", role="img", **{"aria-label": ", ".join(told.values())})
 
 
 def video_list(runs: Sequence[RunSummary]) -> Component:
@@ -197,12 +161,10 @@ def video_list(runs: Sequence[RunSummary]) -> Component:
     for run in runs[:MOST_SIDE_BY_SIDE]:
         for path in videos(run):
             source = f"/video/{quote(run.key)}/{quote(path.name)}"
-            is_image = VIDEO_TYPES[path.suffix].startswith("image/")
-            player = (
-                html.Img(src=source, alt=path.name)
-                if is_image
-                else html.Video(src=source, controls=True, muted=True, preload="metadata")
-            )
+            if VIDEO_TYPES[path.suffix].startswith("image/"):
+                player = html.Img(src=source, alt=path.name)
+            else:
+                player = html.Video(src=source, controls=True, muted=True, preload="metadata")
             parts.append(html.Figure([player, html.Figcaption(f"{run.key}: {path.name}")]))
     if not parts:
         return _quiet("No video yet. Make one with: slm-lab enjoy FOLDER --video")
@@ -229,32 +191,14 @@ def _facts(run: RunSummary) -> dict[str, str]:
     return facts
 
 
-def _columns(runs: Sequence[RunSummary], rows: Sequence[tuple[str, Sequence[str]]]) -> Component:
-    body = [
-        html.Tr([html.Th(key, scope="row"), *(html.Td(cell) for cell in cells)])
-        for key, cells in rows
-    ]
-    return html.Table([_head(runs), html.Tbody(body)], className="facts")
-
-
 def _head(runs: Sequence[RunSummary]) -> Component:
     return html.Thead(html.Tr([html.Th(""), *(html.Th(run.key, scope="col") for run in runs)]))
 
 
-def _number_table(title: str, table: Table) -> list[Component]:
-    if not table.rows:
-        return []
-    head = html.Tr([html.Th(name, scope="col") for name in table.head])
-    body = [
-        html.Tr([html.Th(row[0], scope="row"), *map(html.Td, row[1:])])
-        for row in table.rows[:MOST_ROWS]
-    ]
-    content = html.Table([html.Thead(head), html.Tbody(body)], className="facts numbers")
-    return [html.H3(title), html.Div(content, className="wide")]
-
-
-def _note(text: str, command: str) -> Component:
-    return html.P([text, " ", html.Code(command)], className="note")
+def _body(rows: Iterable[Sequence[str]]) -> Component:
+    return html.Tbody(
+        [html.Tr([html.Th(row[0], scope="row"), *map(html.Td, row[1:])]) for row in rows]
+    )
 
 
 def _quiet(text: str) -> Component:

@@ -15,16 +15,24 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from slm_lab.dashboard.curves import RETURNS, Axis, CurveStore
-from slm_lab.dashboard.figures import COLUMN_LABELS, THEMES, Trace, figure
+from slm_lab.dashboard.curves import (
+    COLUMN_LABELS,
+    RETURNS,
+    THEMES,
+    Axis,
+    CurveStore,
+    Trace,
+    figure,
+)
 from slm_lab.dashboard.run_files import (
+    PHASES,
     VIDEO_TYPES,
     profiles,
     session_table,
     spec_leaves,
     trial_metrics,
-    trial_scores,
     trial_table,
+    trials_by_score,
     versions,
     videos,
     words,
@@ -82,7 +90,6 @@ def report_page(run: RunSummary) -> str:
 
 
 def _summary(run: RunSummary) -> str:
-    metrics = trial_metrics(run)
     score = "none yet" if run.score is None else f"{run.score:,.2f}"
     cards = [
         ("total_reward_ma", score),
@@ -94,7 +101,7 @@ def _summary(run: RunSummary) -> str:
         ("started", run.started.strftime("%Y-%m-%d %H:%M")),
         *(
             (words(name), f"{value:.4g}")
-            for name, value in metrics.items()
+            for name, value in trial_metrics(run).items()
             if name not in ("frame", "total_reward_ma")
         ),
     ]
@@ -111,18 +118,16 @@ def _figures(run: RunSummary, store: CurveStore) -> list[tuple[str, dict[str, An
     """(title, figure) of every quantity of which the run has a curve."""
     theme = THEMES["light"]
     if run.kind == "search":
-        best = [row.trial for row in trial_scores(run)[:MOST_TRIALS_DRAWN]]
+        best = [record.trial for record in trials_by_score(run)[:MOST_TRIALS_DRAWN]]
         traces = [
             Trace(f"trial {trial}", store.curve(run, RETURNS[0], trial=trial), place)
             for place, trial in enumerate(best)
         ]
         drawn = [trace for trace in traces if not trace.curve.is_empty]
-        title = f"Returns of the {len(drawn)} best trials"
-        return (
-            [(title, figure(drawn, y=RETURNS[0], x="frame", theme=theme, target=run.target))]
-            if drawn
-            else []
-        )
+        if not drawn:
+            return []
+        content = figure(drawn, y=RETURNS[0], x="frame", theme=theme, target=run.target)
+        return [(f"Returns of the {len(drawn)} best trials", content)]
     wanted: list[tuple[str, Axis]] = [(RETURNS[0], "frame"), (RETURNS[0], "wall_t")]
     wanted += [(column, "frame") for column in store.columns(run) if column != RETURNS[0]]
     found = []
@@ -130,17 +135,10 @@ def _figures(run: RunSummary, store: CurveStore) -> list[tuple[str, dict[str, An
         curve = store.curve(run, y, x)
         if curve.is_empty:
             continue
-        label = COLUMN_LABELS.get(y, y)
-        title = f"{label} against {'frames' if x == 'frame' else 'wall time'}"
-        drawn_figure = figure(
-            [Trace(run.name, curve, 0)],
-            y=y,
-            x=x,
-            theme=theme,
-            with_sessions=True,
-            target=run.target if y in RETURNS else None,
-        )
-        found.append((title, drawn_figure))
+        title = f"{COLUMN_LABELS.get(y, y)} against {'frames' if x == 'frame' else 'wall time'}"
+        trace, target = Trace(run.name, curve, 0), run.target if y in RETURNS else None
+        content = figure([trace], y=y, x=x, theme=theme, with_sessions=True, target=target)
+        found.append((title, content))
     return found
 
 
@@ -155,24 +153,16 @@ def _grid(titles: Iterable[str]) -> str:
 def _rows(run: RunSummary) -> str:
     """The trials of a search, or the sessions of a trial."""
     if run.kind == "search":
-        title, table = "Trials", trial_table(run, "{:.2f}".format)
-    else:
-        title, table = "Sessions", session_table(run, "{:.4g}".format)
-        if not table.rows:
-            return ""
-    return _section(title, _table(table.head, table.rows))
+        return _section("Trials", _table(*trial_table(run, "{:.2f}".format)))
+    head, rows = session_table(run, "{:.4g}".format)
+    return _section("Sessions", _table(head, rows)) if rows else ""
 
 
 def _profile(run: RunSummary) -> str:
-    found = profiles(run)
-    if not found:
-        return ""
-    phases = tuple(found[0].shares)
-    rows = (
-        (profile.session, *(f"{share:.0%}" for share in profile.shares.values()))
-        for profile in found
-    )
-    return _section("Where the time went", _table(("session", *phases), rows))
+    found = profiles(run).items()
+    rows = [(session, *(f"{share:.0%}" for share in shares.values())) for session, shares in found]
+    table = _table(("session", *PHASES), rows)
+    return _section("Where the time went", table) if rows else ""
 
 
 def _videos(run: RunSummary) -> str:

@@ -1,4 +1,4 @@
-"""Read what the page and the report show of a run besides its curves.
+"""What the page and the report show of runs besides their curves.
 
 Sizes are bounded, and no file is trusted.
 """
@@ -6,15 +6,16 @@ Sizes are bounded, and no file is trusted.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from slm_lab.runs.checkpoint_manifest import CheckpointError, read_manifest
 from slm_lab.runs.files import plain_files, read_json_or_empty, read_tail
 from slm_lab.runs.resume import spec_keys
+from slm_lab.runs.search_journal import TrialRecord
 from slm_lab.runs.summary import RunSummary, real, search_records, trial_spec_tree
 
 PHASES = ("env", "act", "learn", "other")
@@ -22,37 +23,19 @@ VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
 LOG_BYTES = 200_000
 LOG_LINES = 500
 LONGEST_VALUE = 500
+# Keys that differ between any two runs and shape neither.
+RUN_KEYS = frozenset(
+    {"name", "meta.experiment_ts", "meta.predir", "meta.git_sha", "meta.prepath", "meta.trial"}
+)
 
 # As training/console.py writes it: time: env 31 % · act 22 % · learn 41 % · other 6 %
 _PROGRESS = re.compile(r"\| Trial \d+ session (\d+) \| frame ")
-_PROFILE = re.compile(r"time: " + " · ".join(rf"{phase} (\d+) %" for phase in PHASES))
+_PROFILE = re.compile(r"time: " + " · ".join(rf"{phase} (?P<{phase}>\d+) %" for phase in PHASES))
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # the head, and rows of as many cells
 
 
-@dataclass(frozen=True, slots=True)
-class SessionProfile:
-    """Where a session's time went: shares of env, act, learn and other, from 0 to 1."""
-
-    session: int
-    shares: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table as text: the head, and rows of as many cells."""
-
-    head: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class TrialScore:
-    """One trial of a search."""
-
-    trial: int
-    status: str
-    score: float | None
-    frame: int
-    values: Mapping[str, str]
+# Specs
 
 
 def spec_leaves(run: RunSummary) -> dict[str, str]:
@@ -62,85 +45,109 @@ def spec_leaves(run: RunSummary) -> dict[str, str]:
     return {key: _shown(value) for key, value in leaves}
 
 
+def spec_diff(specs: Sequence[Mapping[str, str]]) -> dict[str, tuple[str | None, ...]]:
+    """Every key with its value in each spec, None where a spec does not have it."""
+    keys = dict.fromkeys(key for spec in specs for key in spec)
+    return {key: tuple(spec.get(key) for spec in specs) for key in keys}
+
+
+# Scores
+
+
 def trial_metrics(run: RunSummary) -> dict[str, float]:
     """The headline numbers of the trial; of a search, its best trial's."""
     return _numbers(read_json_or_empty(run.folder, run.layout.trial_metrics_scalar(run.trial)))
 
 
-def session_metrics(run: RunSummary) -> dict[int, dict[str, float]]:
-    """The headline numbers of each session."""
-    layout, trial = run.layout, run.trial
-    paths = {s: layout.session_metrics_scalar(trial, s, "eval") for s in layout.sessions(trial)}
-    return {s: _numbers(read_json_or_empty(run.folder, path)) for s, path in paths.items()}
-
-
-def trial_scores(run: RunSummary) -> list[TrialScore]:
-    """The trials of a search, the best first."""
-    rows = [
-        TrialScore(
-            trial=record.trial,
-            status=record.status,
-            score=record.score,
-            frame=record.frame,
-            values={str(key): _shown(value) for key, value in record.values.items()},
-        )
-        for record in search_records(run.layout).values()
-    ]
-    return sorted(rows, key=lambda row: -(row.score if row.score is not None else float("-inf")))
-
-
 def session_table(run: RunSummary, number: Callable[[float], str]) -> Table:
     """The headline numbers of the sessions that have some; `number` formats a cell."""
-    found = {session: values for session, values in session_metrics(run).items() if values}
+    layout, trial = run.layout, run.trial
+    paths = {s: layout.session_metrics_scalar(trial, s, "eval") for s in layout.sessions(trial)}
+    read = ((s, _numbers(read_json_or_empty(run.folder, path))) for s, path in paths.items())
+    found = {session: values for session, values in read if values}
     names = dict.fromkeys(name for values in found.values() for name in values)
     rows = [
         (str(session), *(number(values[name]) if name in values else "" for name in names))
         for session, values in found.items()
     ]
-    return Table(("session", *map(words, names)), rows)
+    return ("session", *map(words, names)), rows
+
+
+def trials_by_score(run: RunSummary) -> list[TrialRecord]:
+    """The trials of a search, the best first."""
+    return sorted(search_records(run.layout).values(), key=_score_or_worst, reverse=True)
 
 
 def trial_table(run: RunSummary, number: Callable[[float], str]) -> Table:
     """The trials of a search with their values, the best first; `number` formats a score."""
-    scores = trial_scores(run)
-    keys = dict.fromkeys(key for row in scores for key in row.values)
+    trials = trials_by_score(run)
+    keys = dict.fromkeys(key for trial in trials for key in trial.values)
     rows = [
         (
-            str(row.trial),
-            "" if row.score is None else number(row.score),
-            row.status,
-            f"{row.frame:,}",
-            *(row.values.get(key, "") for key in keys),
+            str(trial.trial),
+            "" if trial.score is None else number(trial.score),
+            trial.status,
+            f"{trial.frame:,}",
+            *(_shown(trial.values[key]) if key in trial.values else "" for key in keys),
         )
-        for row in scores
+        for trial in trials
     ]
-    return Table(("trial", "score", "status", "frames", *keys), rows)
+    return ("trial", "score", "status", "frames", *keys), rows
+
+
+def benchmark_rows(runs: Iterable[RunSummary]) -> list[dict[str, Any]]:
+    """A row for each env with a target and algorithm that was run there, by env and score.
+
+    A search is left out: the highest of many scores is no result.
+    """
+    groups: dict[tuple[str, str, float], list[RunSummary]] = {}
+    for run in runs:
+        if run.target is not None and run.kind == "trial":
+            groups.setdefault((run.env, run.algorithm, run.target), []).append(run)
+    rows = []
+    for (env, algorithm, target), members in groups.items():
+        best = max(members, key=_score_or_worst)
+        gap = None if best.score is None else best.score - target
+        row = {"env": env, "algorithm": algorithm, "score": best.score, "target": target}
+        row |= {"gap": gap, "reached": "no score", "runs": len(members), "key": best.key}
+        row |= {"sessions": best.sessions, "frame": best.frame}
+        if gap is not None:
+            row["reached"] = "reached" if gap >= 0 else "below"
+        rows.append((env, -_score_or_worst(best), algorithm, row))
+    return [row for *_, row in sorted(rows, key=lambda each: each[:3])]
 
 
 def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def profiles(run: RunSummary) -> list[SessionProfile]:
-    """The latest time profile of each session.
+def _score_or_worst(run: RunSummary | TrialRecord) -> float:
+    return -math.inf if run.score is None else run.score
+
+
+# Where the time went
+
+
+def profiles(run: RunSummary) -> dict[int, dict[str, float]]:
+    """Shares of env, act, learn and other, from 0 to 1, by the latest profile of each session.
 
     A session logs its profile at its end. Until then the trial's log has it, if there is one.
     """
     layout, sessions = run.layout, run.layout.sessions(run.trial)
-    found: dict[int, Mapping[str, float]] = {}
+    found: dict[int, re.Match[str]] = {}
     for line in read_tail(run.folder, layout.log_path(run.trial), LOG_BYTES).splitlines():
         told = _PROGRESS.search(line)
         if told and (match := _PROFILE.search(line)):
-            found[int(told[1])] = _shares(match)
+            found[int(told[1])] = match
     for session in sessions:
         text = read_tail(run.folder, layout.log_path(run.trial, session), LOG_BYTES)
         for match in _PROFILE.finditer(text):
-            found[session] = _shares(match)
-    return [SessionProfile(session, found[session]) for session in sessions if session in found]
-
-
-def _shares(match: re.Match[str]) -> dict[str, float]:
-    return {phase: int(share) / 100 for phase, share in zip(PHASES, match.groups(), strict=True)}
+            found[session] = match
+    return {
+        session: {phase: int(share) / 100 for phase, share in found[session].groupdict().items()}
+        for session in sessions
+        if session in found
+    }
 
 
 def operators(run: RunSummary, most: int = 15) -> list[tuple[str, float]]:
@@ -153,6 +160,9 @@ def operators(run: RunSummary, most: int = 15) -> list[tuple[str, float]]:
         if isinstance(row, dict) and (number := real(row.get("self_cpu_us"))) is not None
     ]
     return sorted(named, key=lambda row: -row[1])[:most]
+
+
+# Logs, videos, versions
 
 
 def log_names(run: RunSummary) -> list[str]:
@@ -194,8 +204,5 @@ def _shown(value: object) -> str:
 
 
 def _numbers(content: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        str(name): number
-        for name, value in content.items()
-        if (number := real(value, finite=False)) is not None
-    }
+    numbers = ((str(name), real(value, finite=False)) for name, value in content.items())
+    return {name: number for name, number in numbers if number is not None}

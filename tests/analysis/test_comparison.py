@@ -16,7 +16,7 @@ from slm_lab.analysis.comparison_plot import (
     plot_multi_trial,
 )
 from slm_lab.analysis.curves import OPT_STEPS, WALL_TIME
-from slm_lab.analysis.saved_trial import read_trial
+from slm_lab.analysis.tables import read_trial
 from slm_lab.spec.run_folder import RunFolderError
 
 

@@ -9,8 +9,8 @@ import re
 
 import pandas as pd
 
-from slm_lab.analysis import page
-from slm_lab.analysis.page import (
+from slm_lab.analysis import plot
+from slm_lab.analysis.plot import (
     MAX_POINTS,
     PLOTLY_JS,
     Panel,
@@ -46,7 +46,7 @@ def test_a_page_is_small_and_loads_nothing_but_the_plotly_of_its_folder(tmp_path
     assert re.findall(r'(?:src|href)="([^"]*)"', text) == ["../plotly.min.js"]
     assert "http" not in text
     assert len(text) < 10_000
-    assert (tmp_path / PLOTLY_JS).read_bytes() == page.plotly_js().read_bytes()
+    assert (tmp_path / PLOTLY_JS).read_bytes() == plot.plotly_js().read_bytes()
 
 
 def test_plotly_is_copied_once_and_run_folders_beside_each_other_share_it(tmp_path):
@@ -66,7 +66,7 @@ def test_a_neighbours_script_that_is_not_plotly_is_not_taken_over(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "a" / PLOTLY_JS).write_text("alert(1)")
     provide_plotly(tmp_path / "b")
-    assert (tmp_path / "b" / PLOTLY_JS).read_bytes() == page.plotly_js().read_bytes()
+    assert (tmp_path / "b" / PLOTLY_JS).read_bytes() == plot.plotly_js().read_bytes()
 
 
 def test_names_cannot_put_markup_or_script_into_a_page(tmp_path):

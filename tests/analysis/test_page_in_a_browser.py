@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from slm_lab.analysis.page import Panel, View, curves_view, write_page
+from slm_lab.analysis.plot import Panel, View, curves_view, write_page
 
 api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -13,7 +13,7 @@ from slm_lab.benchmark import audit
 from slm_lab.benchmark.audit import audit_result, audit_results
 from slm_lab.benchmark.manifest import load_manifest
 from slm_lab.benchmark.result import read_results, write_result
-from slm_lab.benchmark.table import write_page
+from slm_lab.benchmark.table import BenchmarkPage
 
 PAGE, PLOTS, RESULTS = Path("docs/B.md"), Path("docs/plots"), Path("res")
 OLD_SHA = "f" * 40
@@ -113,7 +113,7 @@ def test_the_page_and_its_plots_are_audited(folder, manifest):
         return list(audit_results(manifest, RESULTS, page=PAGE, plots_dir=PLOTS))
 
     assert len(page_offences()) == 2  # neither page nor plot
-    write_page(manifest, read_results(RESULTS), page=PAGE, plots_dir=PLOTS, results_dir=RESULTS)
+    BenchmarkPage(manifest, read_results(RESULTS), PAGE, PLOTS, RESULTS).write()
     assert page_offences() == []
     PAGE.write_text(PAGE.read_text().replace("0.62", "0.99"))
     (by_hand,) = page_offences()

@@ -9,7 +9,7 @@ import yaml
 
 from slm_lab.benchmark.manifest import load_manifest
 from slm_lab.benchmark.result import CollectedResult, read_results, write_result
-from slm_lab.benchmark.table import mark, page_text, write_page
+from slm_lab.benchmark.table import BenchmarkPage, mark
 
 PLACES = {"page": Path("docs/B.md"), "plots_dir": Path("docs/plots"), "results_dir": Path("res")}
 
@@ -20,7 +20,7 @@ def line_of(text: str, start: str) -> list[str]:
 
 
 def test_a_row_shows_score_spread_evaluation_spec_folder_and_run_time(manifest, kept):
-    text = page_text(manifest, {kept.result.row: kept}, **PLACES)
+    text = BenchmarkPage(manifest, {kept.result.row: kept}, **PLACES).text()
     assert line_of(text, "PPO") == [
         "PPO",
         "✅",
@@ -40,7 +40,7 @@ def test_a_row_shows_score_spread_evaluation_spec_folder_and_run_time(manifest, 
 
 
 def test_a_row_without_a_result_stands_as_missing(manifest):
-    text = page_text(manifest, {}, **PLACES)
+    text = BenchmarkPage(manifest, {}, **PLACES).text()
     assert line_of(text, "PPO")[1:4] == ["🔄", "–", "–"]
     assert line_of(text, "probe/ActionMatters-v0") == ["probe/ActionMatters-v0", "🔄"]
     assert line_of(text, "1")[-2:] == ["🔄 1", "🔄 1"]
@@ -51,7 +51,7 @@ def test_a_result_of_another_spec_does_not_count(manifest, kept):
     other = CollectedResult(
         kept.result, kept.spec.with_values({"agent.algorithm.gamma": 0.5}), kept.curve
     )
-    text = page_text(manifest, {kept.result.row: other}, **PLACES)
+    text = BenchmarkPage(manifest, {kept.result.row: other}, **PLACES).text()
     assert line_of(text, "PPO")[1:4] == ["🔄", "–", "–"]
 
 
@@ -75,7 +75,7 @@ def test_writing_twice_changes_not_a_byte(manifest, kept):
     write_result(kept, PLACES["results_dir"] / kept.result.row)
     written = []
     for _ in range(2):
-        write_page(manifest, read_results(PLACES["results_dir"]), **PLACES)
+        BenchmarkPage(manifest, read_results(PLACES["results_dir"]), **PLACES).write()
         files = sorted(path for path in Path("docs").rglob("*") if path.is_file())
         written.append({path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in files})
     assert list(written[0]) == ["B.md", "probe_ActionMatters-v0.png"]
@@ -86,18 +86,16 @@ def test_writing_twice_changes_not_a_byte(manifest, kept):
 
 def test_new_curves_are_drawn_again(manifest, kept):
     plot = PLACES["plots_dir"] / "probe_ActionMatters-v0.png"
-    write_page(manifest, {kept.result.row: kept}, **PLACES)
+    BenchmarkPage(manifest, {kept.result.row: kept}, **PLACES).write()
     before = plot.read_bytes()
-    write_page(
-        manifest,
-        {kept.result.row: CollectedResult(kept.result, kept.spec, kept.curve * 2)},
-        **PLACES,
-    )
+    doubled = CollectedResult(kept.result, kept.spec, kept.curve * 2)
+    BenchmarkPage(manifest, {kept.result.row: doubled}, **PLACES).write()
     assert plot.read_bytes() != before
 
 
 def test_a_skipped_row_tells_why(write_manifest):
-    text = page_text(load_manifest(write_manifest(skip="hard exploration")), {}, **PLACES)
+    skipped = load_manifest(write_manifest(skip="hard exploration"))
+    text = BenchmarkPage(skipped, {}, **PLACES).text()
     assert line_of(text, "PPO")[1] == "Skip"
     assert "- PPO: hard exploration." in text
 
@@ -111,5 +109,5 @@ def test_settings_of_single_rows_are_told_beside_those_of_all(write_manifest):
         for name in ("SAC", "CrossQ")
     ]
     path.write_text(yaml.safe_dump(phase))
-    text = page_text(load_manifest(path), {}, **PLACES)
+    text = BenchmarkPage(load_manifest(path), {}, **PLACES).text()
     assert "max_frame 200 (PPO), 3e6 (SAC, CrossQ) | num_envs 2 | max_session 2" in text

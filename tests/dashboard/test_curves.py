@@ -6,17 +6,18 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from perf.synthetic_runs import SyntheticRun, write_run
-from slm_lab.dashboard.curves import CurveStore, SessionLine, join, thin
+from slm_lab.dashboard.curves import CurveStore, join
 from slm_lab.runs.catalog import read_run
 
 SMALL = SyntheticRun(sessions=2, rows=10, max_frame=100)
 
 
-def line(x: list[float], y: list[float]) -> SessionLine:
-    return SessionLine(np.array(x, dtype=float), np.array(y, dtype=float))
+def line(x: list[float], y: list[float]) -> pd.Series:
+    return pd.Series(y, index=np.array(x, dtype=float), dtype=float)
 
 
 def test_the_mean_and_the_band_of_one_standard_deviation():
@@ -53,11 +54,10 @@ def test_no_rows_make_an_empty_curve():
 
 def test_a_long_curve_is_thinned_out_but_keeps_its_ends():
     x = np.arange(1_000.0)
-    curve = join([SessionLine(x, 2 * x)], points=50)
-    assert len(curve.x) == len(curve.sessions[0].x) == 50
+    curve = join([pd.Series(2 * x, index=x)], points=50)
+    assert len(curve.x) == len(curve.sessions[0]) == 50
     assert (curve.x[0], curve.x[-1]) == (0, 999)
     assert curve.mean.tolist() == (2 * curve.x).tolist()
-    assert thin(np.array([1.0, 2.0]), 5).tolist() == [1, 2]
 
 
 def test_a_table_is_read_again_when_its_file_has_grown(tmp_path):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import numpy as np
+import pandas as pd
 import pytest
 
 from perf.synthetic_runs import SyntheticRun, write_run
-from slm_lab.dashboard.curves import SessionLine, join
-from slm_lab.dashboard.figures import MOST_RUNS, THEMES, Trace, figure
+from slm_lab.dashboard.curves import MOST_RUNS, THEMES, Trace, figure, join
 from slm_lab.runs.catalog import read_run
 
 pytest.importorskip("dash")
@@ -55,7 +54,7 @@ def test_a_row_of_the_grid_is_plain_json(tmp_path):
 
 
 def test_a_figure_has_a_band_a_mean_and_the_target():
-    lines = [SessionLine(np.array([1.0, 2.0]), np.array([level, level])) for level in (1.0, 3.0)]
+    lines = [pd.Series([level, level], index=[1.0, 2.0]) for level in (1.0, 3.0)]
     drawn = figure(
         [Trace("run", join(lines), 0)], y="total_reward", x="frame", theme=THEMES["light"], target=5
     )
@@ -69,7 +68,7 @@ def test_a_figure_has_a_band_a_mean_and_the_target():
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_as_many_runs_as_are_drawn_look_different(theme):
-    curve = join([SessionLine(np.array([1.0, 2.0]), np.array([1.0, 2.0]))])
+    curve = join([pd.Series([1.0, 2.0], index=[1.0, 2.0])])
     traces = [Trace(f"run {i}", curve, i) for i in range(MOST_RUNS)]
     drawn = figure(traces, y="loss", x="frame", theme=THEMES[theme])["data"]
     looks = {(trace["line"]["color"], trace["line"]["dash"]) for trace in drawn}

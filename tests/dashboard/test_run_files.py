@@ -6,14 +6,15 @@ import json
 from dataclasses import replace
 
 from perf.synthetic_runs import SyntheticRun, write_run
-from slm_lab.dashboard.comparison import benchmark, spec_diff
 from slm_lab.dashboard.run_files import (
     LOG_LINES,
+    benchmark_rows,
     log_names,
     log_text,
     operators,
     profiles,
-    session_metrics,
+    session_table,
+    spec_diff,
     spec_leaves,
     trial_metrics,
     versions,
@@ -33,20 +34,19 @@ def test_a_spec_is_shown_as_dotted_keys_in_its_own_order(tmp_path):
 
 
 def test_a_diff_has_every_key_of_both_and_tells_absent_from_null():
-    same, changed, added = spec_diff([{"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "null"}])
-    assert (same.key, same.differs) == ("a", False)
-    assert (changed.values, changed.differs) == (("2", "3"), True)
-    assert (added.key, added.values, added.differs) == ("c", (None, "null"), True)
+    found = spec_diff([{"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "null"}])
+    assert list(found) == ["a", "b", "c"]
+    assert found == {"a": ("1", "1"), "b": ("2", "3"), "c": (None, "null")}
 
 
 def test_the_profile_is_the_last_that_the_log_holds(tmp_path):
     layout = write_run(tmp_path, SMALL)
     lines = (format_profile(1, 1, 1, 1), format_profile(3, 2, 4, 1))
     layout.log_path(0, 0).write_text("\n".join(lines) + "\n")
-    (profile,) = profiles(read_run(layout.predir))
-    assert profile.shares == {"env": 0.3, "act": 0.2, "learn": 0.4, "other": 0.1}
+    shares = {"env": 0.3, "act": 0.2, "learn": 0.4, "other": 0.1}
+    assert profiles(read_run(layout.predir)) == {0: shares}
     layout.log_path(0, 0).write_text("nothing here\n")
-    assert profiles(read_run(layout.predir)) == []
+    assert profiles(read_run(layout.predir)) == {}
 
 
 def test_until_a_session_ends_its_profile_is_in_the_log_of_the_trial(tmp_path):
@@ -55,8 +55,8 @@ def test_until_a_session_ends_its_profile_is_in_the_log_of_the_trial(tmp_path):
     with layout.log_path(0).open("a") as log:
         told = f"Trial 0 session 0 | frame 50 of 100 (50%) | {format_profile(1, 1, 2, 0)}"
         log.write(f"2026-01-01 00:00:00 | INFO | PID:1 | console:update | {told}\n")
-    (profile,) = profiles(read_run(layout.predir))
-    assert profile.shares == {"env": 0.25, "act": 0.25, "learn": 0.5, "other": 0.0}
+    shares = {"env": 0.25, "act": 0.25, "learn": 0.5, "other": 0.0}
+    assert profiles(read_run(layout.predir)) == {0: shares}
 
 
 def test_metrics_and_versions_are_those_on_disk(tmp_path):
@@ -65,7 +65,7 @@ def test_metrics_and_versions_are_those_on_disk(tmp_path):
     layout.session_metrics_scalar(0, 0, "eval").write_text('{"stability": 0.5}')
     run = read_run(layout.predir)
     assert trial_metrics(run) == {"strength": 1.5, "frame": 100.0}
-    assert session_metrics(run) == {0: {"stability": 0.5}}
+    assert session_table(run, str) == (("session", "stability"), [("0", "0.5")])
     assert versions(run)["torch"] == "2.13.0"
 
 
@@ -120,9 +120,10 @@ def test_the_benchmark_takes_the_best_trial_of_each_algorithm_in_each_env(tmp_pa
         layout = write_run(tmp_path, replace(SMALL, name=name, algorithm=algorithm))
         layout.trial_metrics_scalar(0).write_text(json.dumps({"total_reward_ma": score}))
     write_run(tmp_path, replace(SMALL, name="d", env="Unknown-v0"))
-    rows = benchmark(RunCatalog(tmp_path).scan())
-    assert [(row.algorithm, row.score, row.gap, row.reached, row.runs) for row in rows] == [
-        ("PPO", 410.0, 10.0, True, 2),
-        ("DQN", 1.0, -399.0, False, 1),
+    rows = benchmark_rows(RunCatalog(tmp_path).scan())
+    told = ("algorithm", "score", "gap", "reached", "runs")
+    assert [tuple(row[name] for name in told) for row in rows] == [
+        ("PPO", 410.0, 10.0, "reached", 2),
+        ("DQN", 1.0, -399.0, "below", 1),
     ]
-    assert rows[0].run.name == "b"
+    assert rows[0]["key"].startswith("b_")

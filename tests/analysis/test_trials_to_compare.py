@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from slm_lab.analysis.saved_trial import read_trial
+from slm_lab.analysis.tables import read_trial
 from slm_lab.runs.find import find_folder
 from slm_lab.spec.run_folder import RunFolderError
 
