@@ -59,8 +59,8 @@ def enjoy(
     trust: Trust = None,
 ) -> None:
     """Replay a trained agent and print its returns."""
+    from slm_lab.playback.enjoy import can_write_mp4
     from slm_lab.playback.enjoy import enjoy as play_saved
-    from slm_lab.playback.video import can_write_mp4
     from slm_lab.runs.find import open_run
 
     run = open_run(folder, trial=trial, trust=trust or ())

@@ -154,8 +154,8 @@ class HuggingFaceRemote:
             return self._explanation(error.__cause__)  # wrapped around the error of one file
         if isinstance(error, errors.HFValidationError):
             return NotAllowed(
-                f"HF_REPO (or --repo): found `{self._dataset['repo_id']}`, expected a dataset such as "
-                "`user/name`, or `file:PATH` for a directory."
+                f"HF_REPO (or --repo): found `{self._dataset['repo_id']}`, expected a dataset "
+                "such as `user/name`, or `file:PATH` for a directory."
             )
         if isinstance(error, errors.RepositoryNotFoundError):
             return NotAllowed(

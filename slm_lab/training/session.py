@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from loguru import logger
 
-from slm_lab.agent.agent import Agent, make_agent
+from slm_lab.agent.agent import make_agent
 from slm_lab.agent.learning.learner import DivergenceError, check_parameters
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
