@@ -34,6 +34,7 @@ from slm_lab.error import LabError
 from slm_lab.spec import Spec, load_spec
 
 RESULT, CURVE, SPEC, PLOT = "result.json", "curve.csv", "spec.json", "plot.png"
+EPISODES = 100  # of the evaluation of each final agent
 COLORS = 64  # lines on white need no more, and the file shrinks to a third
 MARKERS = 8  # on a line
 SOURCE_KEY = "slm-lab-curves"  # PNG text: the digest of the numbers that are drawn

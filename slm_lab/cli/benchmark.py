@@ -165,7 +165,7 @@ def audit(
     manifest: ManifestPath = None,
 ) -> None:
     """Fail on results that do not match their row: spec, settings, seeds, code, plots, page."""
-    from slm_lab.benchmark.audit import audit_folder, audit_results
+    from slm_lab.benchmark.collect import audit_folder, audit_results
     from slm_lab.benchmark.manifest import load_manifest
 
     loaded = load_manifest(manifest)

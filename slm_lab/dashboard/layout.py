@@ -30,7 +30,7 @@ GRAPH_CONFIG = {
 }
 SHORT_AXES = {"frame": "frames", "wall_t": "time", "opt_step": "steps"}
 SHOW: dict[str, str] = {}
-HIDE: dict[str, str] = {"display": "none"}
+HIDE = {"display": "none"}
 
 
 def page_layout(catalog: RunCatalog, refresh_seconds: float) -> Component:
@@ -66,25 +66,16 @@ def _header(catalog: RunCatalog, runs: Sequence[RunSummary]) -> Component:
 
 
 def _runs_card(runs: Sequence[RunSummary]) -> Component:
-    selection = {
-        "mode": "multiRow",
-        "checkboxes": True,
-        "headerCheckbox": False,
-        "enableClickSelection": True,
+    boxes = {"checkboxes": True, "headerCheckbox": False}
+    options = {
+        "rowSelection": {"mode": "multiRow", **boxes, "enableClickSelection": True},
+        "selectionColumnDef": {"width": 38, "pinned": "left"},
+        "isExternalFilterPresent": {"function": "true"},
+        "doesExternalFilterPass": {"function": "passes(params)"},
+        "tooltipShowDelay": 300,
     }
-    grid = _grid(
-        "grid",
-        [panels.run_row(run) for run in runs],
-        RUN_COLUMNS,
-        getRowId="params.data.key",
-        dashGridOptions={
-            "rowSelection": selection,
-            "selectionColumnDef": {"width": 38, "pinned": "left"},
-            "isExternalFilterPresent": {"function": "true"},
-            "doesExternalFilterPass": {"function": "passes(params)"},
-            "tooltipShowDelay": 300,
-        },
-    )
+    rows = [panels.run_row(run) for run in runs]
+    grid = _grid("grid", rows, RUN_COLUMNS, options, getRowId="params.data.key")
     hint = "Click a run to see it; tick several to compare them."
     quiet = html.P(hint, id="grid-hint", className="quiet")
     return _card("runs", "runs", [_filters(runs), grid, quiet])
@@ -114,20 +105,18 @@ def _grid(
     id: str,
     rows: Sequence[Mapping[str, Any]],
     columns: Sequence[Mapping[str, Any]],
-    *,
-    dashGridOptions: Mapping[str, Any] | None = None,
-    **options: Any,
+    options: Mapping[str, Any],
+    **attributes: str,
 ) -> Component:
-    sizes = {"rowHeight": 38, "headerHeight": 36, "animateRows": False}
     return dag.AgGrid(
         id=id,
         rowData=rows,
         columnDefs=columns,
         defaultColDef={"sortable": True, "resizable": True, "suppressMovable": True},
-        dashGridOptions=sizes | dict(dashGridOptions or {}),
+        dashGridOptions={"rowHeight": 38, "headerHeight": 36, "animateRows": False, **options},
         className="ag-theme-quartz",
         style={"height": None, "width": None},
-        **options,
+        **attributes,
     )
 
 
@@ -171,7 +160,7 @@ def _benchmark_card(runs: Sequence[RunSummary]) -> Component:
         "The best trial of each algorithm in each env that has a target. Searches are left out: "
         "the highest of many scores is no result."
     )
-    grid = _grid("benchmark", benchmark_rows(runs), BENCHMARK_COLUMNS)
+    grid = _grid("benchmark", benchmark_rows(runs), BENCHMARK_COLUMNS, {})
     parts = [html.H2("Runs against targets"), html.P(note, className="quiet"), grid]
     return _card("benchmark", "benchmark", parts)
 
@@ -193,6 +182,7 @@ def _named(name: str, control: Component, **attributes: str) -> Component:
 
 
 _NUMBER = {"type": "rightAligned", "valueFormatter": {"function": "number(params.value)"}}
+_DAY = {"function": "day(params.value)"}
 _COUNT = {"type": "rightAligned", "valueFormatter": {"function": "count(params.value)"}}
 
 RUN_COLUMNS: list[dict[str, Any]] = [
@@ -202,12 +192,7 @@ RUN_COLUMNS: list[dict[str, Any]] = [
     {"field": "env", "minWidth": 108, "flex": 1.2, "tooltipField": "env"},
     {"field": "score", "width": 86, **_NUMBER},
     {"field": "progress", "width": 98, "cellRenderer": "Progress"},
-    {
-        "field": "started",
-        "width": 112,
-        "valueFormatter": {"function": "day(params.value)"},
-        "tooltipField": "started",
-    },
+    {"field": "started", "width": 112, "valueFormatter": _DAY, "tooltipField": "started"},
     {"field": "frame", "headerName": "Frames", "width": 98, **_COUNT},
     {"field": "sessions", "width": 98, "type": "rightAligned"},
 ]
