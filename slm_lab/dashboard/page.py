@@ -82,21 +82,16 @@ def _add_timer(app: Dash, catalog: RunCatalog) -> None:
     ) -> tuple[Any, ...]:
         """Rows of the grids if the data folder has changed, and the runs that are shown."""
         runs = catalog.scan()
-        rows = selected if isinstance(selected, list) else []
-        keys = [str(row.get("key")) for row in rows if isinstance(row, dict)]
+        ticked = selected if isinstance(selected, list) else []
+        keys = [str(row.get("key")) for row in ticked if isinstance(row, dict)]
         shown = shown_runs(runs, keys, _part(before, "places", dict))
+        told = no_update if shown == before else shown
         if catalog.version == version:
-            news: tuple[Any, ...] = (no_update,) * 6
-        else:
-            news = (
-                [panels.run_row(run) for run in runs],
-                benchmark_rows(runs),
-                panels.counts(runs),
-                names(run.env for run in runs),
-                names(run.algorithm for run in runs),
-                catalog.version,
-            )
-        return (*news, no_update if shown == before else shown)
+            return (*(no_update,) * 6, told)
+        rows = [panels.run_row(run) for run in runs]
+        envs, algorithms = names(run.env for run in runs), names(run.algorithm for run in runs)
+        counts = panels.counts(runs)
+        return rows, benchmark_rows(runs), counts, envs, algorithms, catalog.version, told
 
 
 def _add_graph(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
@@ -180,20 +175,12 @@ def _add_browser_callbacks(app: Dash) -> None:
     def show_view(view: str) -> tuple[dict[str, str], dict[str, str]]:
         return (SHOW, HIDE) if view == "runs" else (HIDE, SHOW)
 
-    in_browser = {
-        "set_theme": (Output("theme", "data"), [Input("theme-button", "n_clicks")]),
-        "filter_runs": (
-            Output("filtered", "data"),
-            [
-                Input("text-filter", "value"),
-                Input("env-filter", "value"),
-                Input("algorithm-filter", "value"),
-                Input("status-filter", "value"),
-            ],
-        ),
-    }
-    for name, (output, inputs) in in_browser.items():
-        app.clientside_callback(ClientsideFunction("page", name), output, inputs)
+    set_theme, filter_runs = (
+        ClientsideFunction("page", name) for name in ("set_theme", "filter_runs")
+    )
+    app.clientside_callback(set_theme, Output("theme", "data"), [Input("theme-button", "n_clicks")])
+    filters = [Input(f"{kind}-filter", "value") for kind in ("text", "env", "algorithm", "status")]
+    app.clientside_callback(filter_runs, Output("filtered", "data"), filters)
 
 
 T = TypeVar("T", list[Any], dict[str, Any])

@@ -18,25 +18,19 @@ from slm_lab.runs.summary import STATUSES, RunSummary
 
 MOST_SIDE_BY_SIDE = 6
 MOST_ROWS = 200
+# Of a summary, as they are: the names of the grid's columns and of what its tooltips say.
+RUN_WORDS = ("key", "status", "reason", "algorithm", "env", "kind")
+RUN_NUMBERS = ("score", "target", "progress", "frame")
 
 
 def run_row(run: RunSummary) -> dict[str, Any]:
     """A run as a row of the grid."""
-    return {
-        "key": run.key,
+    sessions = f"{run.sessions}/{run.max_session}"
+    if run.kind == "search":
+        sessions = f"{run.trials}/{run.max_trial or '?'} trials"
+    return {name: getattr(run, name) for name in RUN_WORDS + RUN_NUMBERS} | {
         "label": short_name(run),  # the time has a column of its own
-        "status": run.status,
-        "reason": run.reason,
-        "algorithm": run.algorithm,
-        "env": run.env,
-        "kind": run.kind,
-        "score": run.score,
-        "target": run.target,
-        "progress": run.progress,
-        "frame": run.frame,
-        "sessions": f"{run.trials}/{run.max_trial or '?'} trials"
-        if run.kind == "search"
-        else f"{run.sessions}/{run.max_session}",
+        "sessions": sessions,
         "started": run.started.strftime("%Y-%m-%d %H:%M"),
     }
 
