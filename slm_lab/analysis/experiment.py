@@ -88,13 +88,13 @@ class SearchMetrics:
         parts.append(f"{self.frames:,} of {self.most_frames:,} frames")
         if self.best is None:
             return " | ".join([*parts, "no trial is fit to be run again"])
-        parts.append(f"best trial {self.best.trial}")
-        if self.best.validated is None:
-            parts.append(f"search score {self.best.score:.2f}, not validated")
-        else:
-            parts.append(f"validated {self.best.validated:.2f}")
-            parts.append(f"search score {self.best.score:.2f}")
-        return " | ".join(parts)
+        score, validated = f"search score {self.best.score:.2f}", self.best.validated
+        told = (
+            f"{score}, not validated"
+            if validated is None
+            else f"validated {validated:.2f} | {score}"
+        )
+        return " | ".join([*parts, f"best trial {self.best.trial}", told])
 
 
 def axes_of(spec: Spec) -> tuple[Axis, ...]:

@@ -45,10 +45,6 @@ class RowState:
     reason: str = ""
 
 
-def row_states(rows: Sequence[Row], results_dir: Path, data_dir: Path) -> list[RowState]:
-    return [row_state(row, results_dir, data_dir) for row in rows]
-
-
 def row_state(row: Row, results_dir: Path, data_dir: Path) -> RowState:
     """The state of a running process, else of a result of today's spec, else of the newest run."""
     kept = read_result(results_dir / row.id)

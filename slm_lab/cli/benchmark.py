@@ -101,10 +101,10 @@ def status(
 ) -> None:
     """Show the status of each row: done, running, interrupted, failed, missing."""
     from slm_lab.benchmark.manifest import load_manifest
-    from slm_lab.benchmark.state import row_states
+    from slm_lab.benchmark.state import row_state
 
     rows = _chosen(load_manifest(manifest), phases, envs, algorithms)
-    states = row_states(rows, results, data)
+    states = [row_state(row, results, data) for row in rows]
     _print_table(
         ("ENV", "ALGORITHM", "STATUS", "SCORE", "GOAL", "FOLDER OR REASON"),
         [_status_cells(state) for state in states],

@@ -15,16 +15,8 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from slm_lab.dashboard import run_files
-from slm_lab.dashboard.curves import (
-    COLUMN_LABELS,
-    RETURNS,
-    THEMES,
-    Axis,
-    CurveStore,
-    Trace,
-    figure,
-)
+from slm_lab.dashboard import curves, run_files
+from slm_lab.dashboard.curves import COLUMN_LABELS, RETURNS, THEMES, CurveStore, Trace, figure
 from slm_lab.error import LabError
 from slm_lab.runs.catalog import read_run
 from slm_lab.runs.files import read_bytes, write_atomic
@@ -120,7 +112,7 @@ def _figures(run: RunSummary, store: CurveStore) -> list[tuple[str, dict[str, An
             return []
         content = figure(drawn, y=RETURNS[0], x="frame", theme=theme, target=run.target)
         return [(f"Returns of the {len(drawn)} best trials", content)]
-    wanted: list[tuple[str, Axis]] = [(RETURNS[0], "frame"), (RETURNS[0], "wall_t")]
+    wanted: list[tuple[str, curves.Axis]] = [(RETURNS[0], "frame"), (RETURNS[0], "wall_t")]
     wanted += [(column, "frame") for column in store.columns(run) if column != RETURNS[0]]
     found = []
     for y, x in wanted:

@@ -138,10 +138,10 @@ def _is_of_the_page(body: object, app: Dash) -> bool:
         return False
     outputs = callback["output"]
     outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
-    expected = [{"id": one.component_id, "property": one.component_property} for one in outputs]
+    expected = [(one.component_id, one.component_property) for one in outputs]
     found, changed = body.get("outputs"), body.get("changedPropIds", [])
     return (
-        _places(found if isinstance(found, list) else [found]) == _places(expected)
+        _places(found if isinstance(found, list) else [found]) == expected
         and _places(body.get("inputs")) == _places(callback["inputs"])
         and _places(body.get("state", [])) == _places(callback["state"])
         and isinstance(changed, list)
