@@ -13,20 +13,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from slm_lab.analysis import plot
 from slm_lab.analysis.comparison import EnvComparison, Estimate, MethodScore, method_names
 from slm_lab.analysis.curves import FRAMES, XAxis, common_axes, curve, return_label
-from slm_lab.analysis.plot import (
-    DPI,
-    TARGET_LINE,
-    Line,
-    Panel,
-    dress,
-    lines_view,
-    new_grid,
-    plot_lines,
-    save,
-    write_page,
-)
+from slm_lab.analysis.plot import TARGET_LINE, Line, plot_lines
 from slm_lab.analysis.robust import FEWEST_FOR_INTERVAL, performance_profile, profile_band
 from slm_lab.analysis.style import GREY, LineStyle, legend_rank, line_styles
 from slm_lab.analysis.tables import SavedTrial
@@ -79,8 +69,9 @@ def plot_multi_trial(
     plot_lines(lines, path, title=title, x=x, y_label=label, target=target, legend=legend)
     if not html:
         return [path]
-    page, view = path.with_suffix(".html"), lines_view(lines, x=x, y_label=label, target=target)
-    write_page(page, title, [Panel({(): view})], home=output)
+    page = path.with_suffix(".html")
+    view = plot.lines_view(lines, x=x, y_label=label, target=target)
+    plot.write_page(page, title, [plot.Panel({(): view})], home=output)
     return [path, page]
 
 
@@ -123,7 +114,7 @@ def plot_intervals(
     """Draw each statistic of each method with its interval, one row of graphs per env."""
     names = {"interquartile_mean": "IQM", "median": "median", "mean": "mean"}
     heights = [1.1 + 0.34 * len(comparison.methods) for comparison in found]
-    figure = Figure(figsize=(9, sum(heights) + 0.4), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(9, sum(heights) + 0.4), dpi=plot.DPI, layout="constrained")
     rows = figure.subplots(
         len(found), len(names), squeeze=False, sharey="row", height_ratios=heights
     )
@@ -137,7 +128,7 @@ def plot_intervals(
             graph.xaxis.set_major_locator(MaxNLocator(5))
         graphs[0].set_ylabel(_env_label(comparison).replace(" at ", "\nat "), fontsize=9)
     figure.suptitle(f"{title}: 95 % intervals over seeds, dashed: target", x=0.01, ha="left")
-    save(figure, path)
+    plot.save(figure, path)
 
 
 def plot_profiles(
@@ -147,7 +138,7 @@ def plot_profiles(
     columns = min(2, len(found))
     rows = -(-len(found) // columns)
     size = (7.5, 4.2) if columns == 1 else (9, 3.4 * rows + 0.4)
-    figure, grid = new_grid(len(found), columns, size)
+    figure, grid = plot.new_grid(len(found), columns, size)
     for graph, comparison in zip(grid, found, strict=True):
         taus = _taus(comparison)
         for method in sorted(comparison.methods, key=_rank):
@@ -161,7 +152,7 @@ def plot_profiles(
                 graph.fill_between(taus, low, high, color=style.color, **look)
         if comparison.target is not None and taus[0] <= comparison.target <= taus[-1]:
             graph.axvline(comparison.target, linewidth=1, **TARGET_LINE)
-        dress(graph)
+        plot.dress(graph)
         graph.set_ylim(-0.03, 1.03)
         graph.set_title(_env_label(comparison), fontsize=10, loc="left")
         graph.set_xlabel("return τ" if comparison.frame is not None else "normalised score τ")
@@ -171,7 +162,7 @@ def plot_profiles(
     handles = [legend[name] for name in names]
     figure.legend(handles, names, frameon=False, fontsize=9, loc="outside right upper")
     figure.suptitle(f"{title}: performance profiles", x=0.01, ha="left")
-    save(figure, path)
+    plot.save(figure, path)
 
 
 def plot_improvements(found: Sequence[EnvComparison], path: Path, *, title: str) -> None:
@@ -181,13 +172,13 @@ def plot_improvements(found: Sequence[EnvComparison], path: Path, *, title: str)
     columns = 1 if most > 4 else min(2, len(found))
     rows = -(-len(found) // columns)
     size = (max(6.5, columns * (0.85 * most + 2.2)), rows * (0.5 * most + 1.2) + 0.4)
-    figure, grid = new_grid(len(found), columns, size)
+    figure, grid = plot.new_grid(len(found), columns, size)
     for graph, comparison in zip(grid, found, strict=True):
         _improvement_matrix(graph, comparison)
     head = f"{title}: probability that a run of the row beats one of the column"
     key = "bold: better; grey: too few seeds to tell"
     figure.suptitle(f"{head}\n{key}", x=0.01, ha="left", fontsize=10)
-    save(figure, path)
+    plot.save(figure, path)
 
 
 def _improvement_matrix(graph: Axes, comparison: EnvComparison) -> None:
@@ -229,7 +220,7 @@ def _interval_rows(
         graph.plot([estimate.value] * 2, [y - 0.3, y + 0.3], color=color, linewidth=2.5)
     graph.set_yticks(range(len(estimates)), list(estimates), fontsize=9)
     graph.set_ylim(-0.6, len(estimates) - 0.4)
-    dress(graph)
+    plot.dress(graph)
     graph.use_sticky_edges = False
     graph.margins(x=0.06)
     graph.grid(visible=False, axis="y")

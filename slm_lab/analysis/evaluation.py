@@ -49,12 +49,11 @@ def summarize(returns: Mapping[int, Sequence[float]], *, path: Path, seed: int =
         for index, episodes in returns.items()
     }
     groups = list(returns.values())
+    over_seeds = mean_interval(groups, "sessions", seed=seed) if len(groups) > 1 else None
     return Evaluation(
         mean=statistics.fmean(score.mean for score in scores.values()),
         interval=mean_interval(groups, "episodes", seed=seed),
-        interval_over_sessions=(
-            mean_interval(groups, "sessions", seed=seed) if len(groups) > 1 else None
-        ),
+        interval_over_sessions=over_seeds,
         sessions=scores,
         path=path,
     )

@@ -88,13 +88,13 @@ class SearchMetrics:
         parts.append(f"{self.frames:,} of {self.most_frames:,} frames")
         if self.best is None:
             return " | ".join([*parts, "no trial is fit to be run again"])
-        parts.append(f"best trial {self.best.trial}")
-        if self.best.validated is None:
-            parts.append(f"search score {self.best.score:.2f}, not validated")
-        else:
-            parts.append(f"validated {self.best.validated:.2f}")
-            parts.append(f"search score {self.best.score:.2f}")
-        return " | ".join(parts)
+        score, validated = f"search score {self.best.score:.2f}", self.best.validated
+        told = (
+            f"{score}, not validated"
+            if validated is None
+            else f"validated {validated:.2f} | {score}"
+        )
+        return " | ".join([*parts, f"best trial {self.best.trial}", told])
 
 
 def axes_of(spec: Spec) -> tuple[Axis, ...]:
@@ -105,7 +105,6 @@ def axes_of(spec: Spec) -> tuple[Axis, ...]:
 def experiment_table(paths: RunLayout, rows: Sequence[TrialRow]) -> pd.DataFrame:
     """One row per trial, the highest score first; a trial without metrics has NaN for them."""
     keys = sorted({key for row in rows for key in row.values})
-    validated = any(row.validated is not None for row in rows)
     table = [
         {
             "trial": row.trial,
@@ -113,12 +112,12 @@ def experiment_table(paths: RunLayout, rows: Sequence[TrialRow]) -> pd.DataFrame
             **_trial_scalars(paths, row.trial),
             "score": row.score,
             "status": row.status,
-            **({"validated_total_reward_ma": row.validated} if validated else {}),
+            "validated_total_reward_ma": row.validated,
         }
         for row in rows
     ]
     columns = ["trial", *keys, *TRIAL_SCALARS, "score", "status"]
-    columns += ["validated_total_reward_ma"] * validated
+    columns += ["validated_total_reward_ma"] * any(row.validated is not None for row in rows)
     frame = pd.DataFrame(table, columns=columns)
     return frame.sort_values(["score", "trial"], ascending=[False, True], ignore_index=True)
 

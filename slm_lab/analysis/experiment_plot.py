@@ -5,7 +5,7 @@ A trial that diverged or failed has the score of a random policy; it is drawn ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
+from numpy.typing import ArrayLike
 
+from slm_lab.analysis import plot
 from slm_lab.analysis.curves import (
     FRAMES,
     XAxis,
@@ -26,20 +28,7 @@ from slm_lab.analysis.curves import (
     thinned,
 )
 from slm_lab.analysis.experiment import Axis, axes_of, importance
-from slm_lab.analysis.plot import (
-    Panel,
-    View,
-    axis_titles,
-    copy_graph,
-    dress,
-    line_trace,
-    new_graph,
-    new_grid,
-    numbers,
-    returns_panel,
-    save,
-    write_page,
-)
+from slm_lab.analysis.plot import Panel, View, numbers
 from slm_lab.analysis.style import MEAN_COLOR, SCORE_COLORS, SESSION_COLOR
 from slm_lab.analysis.tables import read_session
 from slm_lab.runs.files import make_folder
@@ -64,23 +53,25 @@ def plot_experiment(paths: RunLayout, spec: Spec, table: pd.DataFrame) -> None:
     plot_parallel(table, axes, paths.experiment_graph("parallel"), title=title)
     plot_importance(share, paths.experiment_graph("importance"), title=title)
     for kind in ("", "parallel", "importance"):
-        copy_graph(paths.experiment_graph(kind), paths.experiment_graph_copy(kind))
+        plot.copy_graph(paths.experiment_graph(kind), paths.experiment_graph_copy(kind))
     scores = dict(zip(table["trial"], table["score"], strict=True))
     trials = {trial: found for trial in scores if (found := _read_trial(paths, trial))}
     for y, smooth in (("mean_returns", False), ("mean_returns_ma", True)):
         curves = {trial: _trial_curve(tables, FRAMES, smooth) for trial, tables in trials.items()}
         plot_trials(curves, scores, paths.multi_trial_graph(y), title=title, smooth=smooth)
-        copy_graph(paths.multi_trial_graph(y), paths.multi_trial_graph_copy(y))
-    panels = search_panels(table, axes, share) + [trials_panel(trials, scores)] * bool(trials)
+        plot.copy_graph(paths.multi_trial_graph(y), paths.multi_trial_graph_copy(y))
+    views = [_parallel_view(table, axes), *(_scatter_view(table, axis) for axis in axes)]
+    panels = [Panel({(): view}) for view in [*views, _bars_view(share)]]
+    panels += [_trials_panel(trials, scores)] * bool(trials)
     page = paths.experiment_graph_html()
-    write_page(page, f"{title}: {len(table)} trials", panels, home=page.parent)
+    plot.write_page(page, f"{title}: {len(table)} trials", panels, home=page.parent)
 
 
 def plot_scatter(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, title: str) -> None:
     """The score against each key, one graph per key."""
     columns = min(GRAPHS_PER_ROW, len(axes))
     rows = -(-len(axes) // columns)
-    figure, grid = new_grid(len(axes), columns, (4.2 * columns, 3.4 * rows))
+    figure, grid = plot.new_grid(len(axes), columns, (4.2 * columns, 3.4 * rows))
     is_fit = table["status"].isin(["completed", "stopped"])
     color = _colors(table)
     style: dict[str, Any] = {"edgecolors": "#444444", "linewidths": 0.6, "s": 36}
@@ -94,17 +85,18 @@ def plot_scatter(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, title
             graph.set_xticks(range(len(ticks)), ticks, fontsize=8)
             graph.set_xlim(-0.5, len(ticks) - 0.5)
         graph.set_xlabel(axis.label)
-        dress(graph)
+        plot.dress(graph)
     for first in grid[::columns]:
         first.set_ylabel(SCORE_LABEL)
     figure.suptitle(f"{title}: {len(table)} trials")
-    save(figure, path)
+    plot.save(figure, path)
 
 
 def plot_parallel(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, title: str) -> None:
     """Draw each trial as a line through its values, coloured by its score."""
-    figure, (graph,) = new_grid(1, 1, (2.2 * len(axes) + 3, 4.5))
-    heights = np.stack([_height(table, axis) for axis in axes] + [_score_height(table)], axis=1)
+    figure, (graph,) = plot.new_grid(1, 1, (2.2 * len(axes) + 3, 4.5))
+    columns = [*(_height(table, axis) for axis in axes), _unit(table["score"])]
+    heights = np.stack(columns, axis=1)
     color = _colors(table)
     for row in np.argsort(table["score"].to_numpy()):  # the best on top
         graph.plot(range(len(axes) + 1), heights[row], color=color[row], linewidth=1.5, alpha=0.8)
@@ -120,13 +112,13 @@ def plot_parallel(table: pd.DataFrame, axes: Sequence[Axis], path: Path, *, titl
     scale = Normalize(table["score"].min(), table["score"].max())
     figure.colorbar(ScalarMappable(scale, SCORE_COLORS), ax=graph, label=SCORE_LABEL)
     graph.set_title(title)
-    save(figure, path)
+    plot.save(figure, path)
 
 
 def plot_importance(share: Mapping[str, float], path: Path, *, title: str) -> None:
     """Draw the share of the scores' variance that each key explains, the largest on top."""
     ordered = sorted(share.items(), key=lambda item: -np.nan_to_num(item[1]))
-    figure, (graph,) = new_grid(1, 1, (7, 0.5 * len(ordered) + 1.6))
+    figure, (graph,) = plot.new_grid(1, 1, (7, 0.5 * len(ordered) + 1.6))
     labels, values = zip(*ordered, strict=True)
     graph.barh(labels, np.nan_to_num(values), color=MEAN_COLOR)
     for y, value in enumerate(values):
@@ -137,7 +129,7 @@ def plot_importance(share: Mapping[str, float], path: Path, *, title: str) -> No
     graph.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     graph.set_xlabel("share of the spread of the scores that this key alone explains")
     graph.set_title(f"{title}: importance")
-    save(figure, path)
+    plot.save(figure, path)
 
 
 def plot_trials(
@@ -149,8 +141,8 @@ def plot_trials(
     smooth: bool,
 ) -> None:
     """Draw the mean curve of every trial, with the best by score highlighted."""
-    figure, graph = new_graph(title, FRAMES.label, return_label(smooth))
-    best = _best(curves, scores)
+    figure, graph = plot.new_graph(title, FRAMES.label, return_label(smooth))
+    best = max(curves, key=scores.__getitem__, default=None)
     for trial, line in curves.items():
         style: dict[str, Any] = {"color": SESSION_COLOR, "linewidth": 0.9, "alpha": 0.6}
         if trial == best:
@@ -159,23 +151,15 @@ def plot_trials(
         graph.plot(line.index, line, marker="o" if len(line) == 1 else "", **style)
     if curves:
         graph.legend(loc="best", fontsize=9, frameon=False)
-    save(figure, path)
+    plot.save(figure, path)
 
 
 # The page
 
 
-def search_panels(
-    table: pd.DataFrame, axes: Sequence[Axis], share: Mapping[str, float]
-) -> list[Panel]:
-    """Parallel coordinates, the score against each key, and importance."""
-    views = [_parallel_view(table, axes), *(_scatter_view(table, axis) for axis in axes)]
-    return [Panel({(): view}) for view in [*views, _bars_view(share)]]
-
-
-def trials_panel(trials: Mapping[int, Trial], scores: Mapping[int, float]) -> Panel:
+def _trials_panel(trials: Mapping[int, Trial], scores: Mapping[int, float]) -> Panel:
     """The mean curve of every trial, with the best by score highlighted."""
-    best = _best(trials, scores)
+    best = max(trials, key=scores.__getitem__)
 
     def view(x: XAxis, smooth: bool) -> View:
         traces = []
@@ -183,14 +167,14 @@ def trials_panel(trials: Mapping[int, Trial], scores: Mapping[int, float]) -> Pa
             line = thinned(_trial_curve(tables, x, smooth), POINTS_PER_TRIAL)
             if trial == best:
                 label = _trial_label(trial, len(trials))
-                traces.append(line_trace(line, label, MEAN_COLOR, width=3))
+                traces.append(plot.line_trace(line, label, MEAN_COLOR, width=3))
             else:
                 label = f"trial {trial}"
-                traces.append(line_trace(line, label, SESSION_COLOR, width=1, opacity=0.6))
-        layout = axis_titles(x.label, return_label(smooth)) | {"hovermode": "closest"}
+                traces.append(plot.line_trace(line, label, SESSION_COLOR, width=1, opacity=0.6))
+        layout = plot.axis_titles(x.label, return_label(smooth)) | {"hovermode": "closest"}
         return View(traces, layout)
 
-    return returns_panel(common_axes(table for t in trials.values() for table in t), view)
+    return plot.returns_panel(common_axes(table for t in trials.values() for table in t), view)
 
 
 def _parallel_view(table: pd.DataFrame, axes: Sequence[Axis]) -> View:
@@ -225,7 +209,7 @@ def _scatter_view(table: pd.DataFrame, axis: Axis) -> View:
         "text": [f"trial {row.trial}, {row.status}" for row in table.itertuples()],
         "marker": {"color": numbers(table["score"]), "colorscale": "Viridis", "size": 9},
     }
-    layout = axis_titles(axis.label, SCORE_LABEL) | {"hovermode": "closest"}
+    layout = plot.axis_titles(axis.label, SCORE_LABEL) | {"hovermode": "closest"}
     layout["xaxis"]["type"] = "category" if axis.is_choice else "log" if axis.is_log else "linear"
     return View([trace], layout)
 
@@ -259,15 +243,12 @@ def _positions(table: pd.DataFrame, axis: Axis) -> tuple[pd.Series, list[str]]:
 
 def _height(table: pd.DataFrame, axis: Axis) -> np.ndarray:
     """Positions from 0 at the bottom to 1 on top, on the scale of the axis."""
-    x = _positions(table, axis)[0].to_numpy(dtype=np.float64)
+    x = _positions(table, axis)[0]
     return _unit(np.log(x) if axis.is_log else x)
 
 
-def _score_height(table: pd.DataFrame) -> np.ndarray:
-    return _unit(table["score"].to_numpy(dtype=np.float64))
-
-
-def _unit(x: np.ndarray) -> np.ndarray:
+def _unit(values: ArrayLike) -> np.ndarray:
+    x = np.asarray(values, dtype=np.float64)
     spread = x.max() - x.min()
     return (x - x.min()) / spread if spread > 0 else np.full_like(x, 0.5)
 
@@ -284,7 +265,7 @@ def _label_ends(graph: Axes, at: int, low: str, high: str) -> None:
 
 
 def _colors(table: pd.DataFrame) -> np.ndarray:
-    return np.asarray(colormaps[SCORE_COLORS](_score_height(table)))
+    return np.asarray(colormaps[SCORE_COLORS](_unit(table["score"])))
 
 
 def _read_trial(paths: RunLayout, trial: int) -> Trial:
@@ -296,10 +277,6 @@ def _read_trial(paths: RunLayout, trial: int) -> Trial:
 
 def _trial_curve(tables: Trial, x: XAxis, smooth: bool) -> pd.Series:
     return mean_and_std([curve(table, x=x, smooth=smooth) for table in tables])[0]
-
-
-def _best(trials: Iterable[int], scores: Mapping[int, float]) -> int | None:
-    return max(trials, key=lambda trial: scores[trial], default=None)
 
 
 def _trial_label(trial: int, count: int) -> str:

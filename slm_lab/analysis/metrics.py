@@ -205,14 +205,10 @@ def trial_metrics(sessions: Sequence[Metrics]) -> Metrics:
     session_strengths = [session.local["strengths"] for session in sessions]
     diverged = any(session.diverged for session in sessions)
     frame = sessions[0].local["frames"]
-    scalar = {
-        "frame": float(frame[-1]) if frame.size else np.nan,
-        **{
-            name: float(np.mean([session.scalar[name] for session in sessions]))
-            for name in SESSION_SCALARS
-        },
-        "consistency": np.nan if diverged else consistency(session_strengths),
-    }
+    scalar = {"frame": float(frame[-1]) if frame.size else np.nan}
+    for name in SESSION_SCALARS:
+        scalar[name] = float(np.mean([session.scalar[name] for session in sessions]))
+    scalar["consistency"] = np.nan if diverged else consistency(session_strengths)
     local = {
         **{name: [session.local[name] for session in sessions] for name in PER_SESSION_SERIES},
         "consistencies": consistencies(session_strengths),
@@ -231,10 +227,9 @@ def random_baseline(env_name: str, measured: Path | None = None) -> float | None
     `measured` is a file of baselines measured on this machine (`slm-lab env baseline`); where it
     has the env, it counts before the table that ships with the package.
     """
-    for table in (_read_baselines(measured) if measured else {}, _shipped_baselines()):
-        if entry := table.get(env_name):
-            return entry["mean"]
-    return None
+    own = _read_baselines(measured) if measured else {}
+    entry = own.get(env_name) or _shipped_baselines().get(env_name)
+    return entry["mean"] if entry else None
 
 
 def measured_baselines(predir: Path) -> Path:

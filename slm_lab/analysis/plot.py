@@ -102,21 +102,9 @@ def plot_lines(
     figure, axes = new_graph(title, x.label, y_label)
     for line in lines:
         mean, std = mean_and_std(line.curves)
-        if len(line.curves) > 1:
-            _band(axes, mean, std, line.style.color, 0.15)
-        axes.plot(
-            mean.index,
-            mean,
-            color=line.style.color,
-            linestyle=MATPLOTLIB_DASH[line.style.dash],
-            linewidth=2,
-            marker=line.style.marker,
-            markersize=6,
-            markeredgecolor="white",
-            markeredgewidth=0.6,
-            markevery=max(1, len(mean) // MARKERS_PER_LINE),
-            label=line.label,
-        )
+        band = std if len(line.curves) > 1 else None
+        edge = {"markeredgecolor": "white", "markeredgewidth": 0.6}
+        draw_mean(axes, mean, band, line.style, label=line.label, linewidth=2, markersize=6, **edge)
     if target is not None:
         axes.axhline(target, linewidth=1.5, label=f"target {target:g}", **TARGET_LINE)
     if legend:  # beside the graph: where many lines meet there is no room inside
@@ -124,6 +112,17 @@ def plot_lines(
         figure.subplots_adjust(right=1 - MARGINS["left"] - 0.011 * max(map(len, labels)))
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize=9)
     save(figure, path)
+
+
+def draw_mean(
+    axes: Axes, mean: pd.Series, std: pd.Series | None, style: LineStyle, **look: Any
+) -> None:
+    """Draw a mean in the style of its algorithm, with a band of one std if it is known."""
+    if std is not None:
+        _band(axes, mean, std, style.color, 0.15)
+    look |= {"color": style.color, "linestyle": MATPLOTLIB_DASH[style.dash]}
+    every = max(1, len(mean) // MARKERS_PER_LINE)
+    axes.plot(mean.index, mean, marker=style.marker, markevery=every, **look)
 
 
 # Canvas, margins, files

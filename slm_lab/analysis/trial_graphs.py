@@ -7,18 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from slm_lab.analysis import plot
 from slm_lab.analysis.curves import FRAMES, XAxis, common_axes, curve, return_label
 from slm_lab.analysis.metrics import Series, consistencies, moving_average
-from slm_lab.analysis.plot import (
-    Panel,
-    View,
-    copy_graph,
-    curves_view,
-    plot_curves,
-    plot_tables,
-    returns_panel,
-    write_page,
-)
+from slm_lab.analysis.plot import Panel, View, copy_graph, curves_view
 from slm_lab.analysis.tables import SessionResult
 from slm_lab.runs.files import make_folder
 from slm_lab.runs.layout import Mode, RunLayout
@@ -55,12 +47,12 @@ def draw_trial(
     for x in common_axes(tables.values()) if html else [FRAMES]:
         for y, smooth in RETURNS:
             path = paths.trial_graph(trial, y, x.name)
-            plot_tables(list(tables.values()), path, title=title, x=x, smooth=smooth)
+            plot.plot_tables(list(tables.values()), path, title=title, x=x, smooth=smooth)
     for y, _ in RETURNS:
         copy_graph(paths.trial_graph(trial, y), paths.trial_graph_copy(trial, y))
     if html:
         panel = _returns_panel(tables)
-        write_page(paths.trial_graph_html(trial), title, [panel], home=paths.predir)
+        plot.write_page(paths.trial_graph_html(trial), title, [panel], home=paths.predir)
     if log_extra:
         _draw_trial_extras(paths, trial, sessions)
 
@@ -91,16 +83,16 @@ def _draw_mode(
         return paths.session_graph(trial, session.index, mode, y, x)
 
     for y, smooth in RETURNS:
-        plot_tables([table], path(y, "frames"), title=title, smooth=smooth)
+        plot.plot_tables([table], path(y, "frames"), title=title, smooth=smooth)
         yield y, "frames"
     for y in _optional(table):
-        plot_tables([table], path(y, "frame"), title=title, y=y)
+        plot.plot_tables([table], path(y, "frame"), title=title, y=y)
         yield y, "frame"
     if log_extra:
         for name, x in EXTRA_GRAPHS.items():
             for y, smooth in ((name, False), (f"{name}_ma", True)):
                 line = _local_curve(local, name, x, smooth=smooth)
-                plot_curves([line], path(y, x), title=title, y_label=y, x_label=x)
+                plot.plot_curves([line], path(y, x), title=title, y_label=y, x_label=x)
                 yield y, x
 
 
@@ -116,7 +108,7 @@ def _write_session_pages(paths: RunLayout, trial: int, session: SessionResult) -
         panels = [_returns_panel({"return": table})]
         panels += [_column_panel(table, y) for y in _optional(table)]
         path = paths.session_graph_html(trial, session.index, mode)
-        write_page(path, title, panels, home=paths.predir)
+        plot.write_page(path, title, panels, home=paths.predir)
 
 
 def _returns_panel(tables: Mapping[str, pd.DataFrame]) -> Panel:
@@ -124,7 +116,7 @@ def _returns_panel(tables: Mapping[str, pd.DataFrame]) -> Panel:
         curves = {name: curve(table, x=x, smooth=smooth) for name, table in tables.items()}
         return curves_view(curves, x_label=x.label, y_label=return_label(smooth))
 
-    return returns_panel(common_axes(tables.values()), view)
+    return plot.returns_panel(common_axes(tables.values()), view)
 
 
 def _column_panel(table: pd.DataFrame, y: str) -> Panel:
@@ -147,12 +139,12 @@ def _draw_trial_extras(paths: RunLayout, trial: int, sessions: Sequence[SessionR
         for y, smooth in ((name, False), (f"{name}_ma", True)):
             lines = [_local_curve(local, name, x, smooth=smooth) for local in locals_]
             path = paths.trial_graph(trial, y, x)
-            plot_curves(lines, path, title=title, y_label=y, x_label=x)
+            plot.plot_curves(lines, path, title=title, y_label=y, x_label=x)
     values = consistencies([local["strengths"] for local in locals_])
     frames = locals_[0]["frames"][: len(values)]
     line = pd.Series(values[: len(frames)], index=frames)
     path = paths.trial_graph(trial, "consistencies")
-    plot_curves([line], path, title=title, y_label="consistencies")
+    plot.plot_curves([line], path, title=title, y_label="consistencies")
 
 
 def _local_curve(local: Mapping[str, Series], name: str, x: str, *, smooth: bool) -> pd.Series:

@@ -5,11 +5,10 @@
 | phase*.yaml, sources.yaml | the manifest: specs to run, and scores to compare with |
 | manifest.py | the manifest as frozen data, checked against its specs |
 | result.py | the result of a run, small enough to commit, and its plots |
-| collect.py | run folder -> result |
+| collect.py | run folder -> result; checks of results and run folders |
 | state.py | status of each row: done, running, missing, failed |
 | runner.py | run the missing rows, within a budget |
 | table.py | results -> docs/BENCHMARKS.md |
-| audit.py | checks of results and run folders |
 | graduate.py | run folders of the development hub -> the public one |
 """
 

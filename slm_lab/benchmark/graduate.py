@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import tempfile
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
-from slm_lab.benchmark.manifest import Row, load_manifest
+from slm_lab.benchmark.manifest import SETTINGS_KEYS, Row, load_manifest
 from slm_lab.hub.remote import RemoteError, open_remote
 from slm_lab.hub.transfer import Progress, matching, pull, push
 from slm_lab.runs.find import SavedRun, open_run
@@ -85,16 +86,11 @@ def _problems(folder: Path, saved: SavedRun, row: Row | None) -> list[str]:
             f"no benchmark table lists {spec.agent.label} on {spec.env.name}, so there are no "
             "Settings that it could match. `slm-lab benchmark status` shows what they list."
         ]
-    found = {
-        "env.num_envs": (spec.env.num_envs, row.settings.num_envs),
-        "env.max_frame": (spec.env.max_frame, row.settings.max_frame),
-        "meta.max_session": (spec.meta.max_session, row.settings.max_session),
-        "meta.log_frequency": (spec.meta.log_frequency, row.settings.log_frequency),
-    }
+    claims = {key: row.fact(key.rpartition(".")[2]) for key in SETTINGS_KEYS}
     problems = [
         f"{key}: found {actual:,}, the Settings of {row.id} are {claimed:,}."
-        for key, (actual, claimed) in found.items()
-        if actual != claimed
+        for key, claimed in claims.items()
+        if (actual := attrgetter(key)(spec)) != claimed
     ]
     return problems or _unfinished(saved.layout, row)
 
@@ -115,8 +111,8 @@ def _unfinished(layout: RunLayout, row: Row) -> list[str]:
                 f"session {session}: ended at frame {frame:,} of {settings.max_frame:,}. Resume "
                 "the run, or run it again."
             )
-    if not problems and not layout.trial_metrics_scalar(0).is_file():
-        problems.append(f"{layout.trial_metrics_scalar(0).name}: is missing. Resume the run.")
+    if not problems and not (path := layout.trial_metrics_scalar(0)).is_file():
+        problems.append(f"{path.name}: is missing. Resume the run.")
     return problems
 
 

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +23,7 @@ from slm_lab.spec import Spec, SpecError, load_spec
 from slm_lab.spec.catalog import listed_env, target_score
 
 SOURCES_FILE = "sources.yaml"
+SETTINGS_KEYS = ("env.num_envs", "env.max_frame", "meta.max_session", "meta.log_frequency")
 SHARED = ("settings", "seed", "code_version", "bar")  # of a phase or a table, for all its rows
 Flag = Literal["env", "max_frame", "env.max_frame", "meta.max_session", "meta.log_frequency"]
 
@@ -81,7 +83,8 @@ class Row(Part):
     @property
     def id(self) -> str:
         """The name of its folder of results, such as `cartpole-v1_ddqn-per`."""
-        return f"{_slug(self.env)}_{_slug(self.algorithm)}"
+        words = (re.sub(r"[^a-z0-9]+", "-", text.lower()) for text in (self.env, self.algorithm))
+        return "_".join(word.strip("-") for word in words)
 
     @property
     def target(self) -> float | None:
@@ -201,9 +204,8 @@ def load_manifest(where: str | Path | None = None) -> BenchmarkManifest:
     phases = [_read_phase(path) for path in files]
     own = files[0].parent / SOURCES_FILE
     sources = _read_yaml(own if own.is_file() else Path(__file__).parent / SOURCES_FILE)
-    manifest = BenchmarkManifest(
-        phases=tuple(sorted(phases, key=lambda p: p.phase)), sources=sources
-    )
+    phases.sort(key=lambda phase: phase.phase)
+    manifest = BenchmarkManifest(phases=tuple(phases), sources=sources)
     _check_rows(manifest)
     return manifest
 
@@ -218,10 +220,7 @@ def row_problems(row: Row, spec: Spec | None = None) -> list[str]:
     found = {
         "env": listed_env(spec.env.name, spec.env.kwargs),
         "algorithm": spec.agent.label,
-        "max_frame": spec.env.max_frame,
-        "num_envs": spec.env.num_envs,
-        "max_session": spec.meta.max_session,
-        "log_frequency": spec.meta.log_frequency,
+        **{key.rpartition(".")[2]: attrgetter(key)(spec) for key in SETTINGS_KEYS},
     }
     expected: dict[str, str | int] = {"algorithm": row.algorithm}
     expected |= {name: row.fact(name) for name in ("env", *Settings.model_fields)}
@@ -237,14 +236,11 @@ def _read_phase(path: Path) -> Phase:
     try:
         return Phase.model_validate(tree)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ManifestError(
-            f"{path.name}: expected a phase with tables and rows, found {error!r}"
-        ) from None
+        expected = f"expected a phase with tables and rows, found {error!r}"
+        raise ManifestError(f"{path.name}: {expected}") from None
     except ValidationError as error:
-        problems = "\n".join(
-            f"  {_place(tree, each['loc'])}: {each['msg']}" for each in error.errors()
-        )
-        raise ManifestError(f"{path.name}: not a valid phase\n{problems}") from None
+        lines = [f"  {_place(tree, each['loc'])}: {each['msg']}" for each in error.errors()]
+        raise ManifestError("\n".join([f"{path.name}: not a valid phase", *lines])) from None
 
 
 def _place(tree: Any, location: tuple[int | str, ...]) -> str:
@@ -287,13 +283,8 @@ def _check_rows(manifest: BenchmarkManifest) -> None:
         seen.add(row.id)
         for reference in filter(None, (row.best, *row.references)):
             if reference.source not in manifest.sources:
-                raise ManifestError(
-                    f"{row.id}: source: found {reference.source}, expected a tag of {SOURCES_FILE}"
-                )
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+                told = f"found {reference.source}, expected a tag of {SOURCES_FILE}"
+                raise ManifestError(f"{row.id}: source: {told}")
 
 
 def _fits(text: str, patterns: Sequence[str]) -> bool:

@@ -27,15 +27,15 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from slm_lab.analysis.curves import SMOOTH_LABEL
-from slm_lab.analysis.plot import MATPLOTLIB_DASH, dress
+from slm_lab.analysis.plot import draw_mean, dress
 from slm_lab.analysis.style import MEAN_COLOR, SESSION_COLOR, line_styles
 from slm_lab.benchmark.manifest import Part
 from slm_lab.error import LabError
 from slm_lab.spec import Spec, load_spec
 
 RESULT, CURVE, SPEC, PLOT = "result.json", "curve.csv", "spec.json", "plot.png"
+EPISODES = 100  # of the evaluation of each final agent
 COLORS = 64  # lines on white need no more, and the file shrinks to a third
-MARKERS = 8  # on a line
 SOURCE_KEY = "slm-lab-curves"  # PNG text: the digest of the numbers that are drawn
 
 
@@ -164,20 +164,8 @@ def plot_algorithms(curves: Mapping[str, pd.DataFrame], path: Path, *, title: st
     figure, axes = _figure(title)
     styles = line_styles(list(curves))
     for (algorithm, curve), style in zip(curves.items(), styles, strict=True):
-        color = style.color
         mean, std = curve.mean(axis=1), curve.std(axis=1).fillna(0.0)
-        axes.fill_between(curve.index, mean - std, mean + std, color=color, alpha=0.15, linewidth=0)
-        axes.plot(
-            curve.index,
-            mean,
-            color=color,
-            linestyle=MATPLOTLIB_DASH[style.dash],
-            marker=style.marker,
-            markevery=max(1, len(curve) // MARKERS),
-            markersize=4,
-            linewidth=1.8,
-            label=algorithm,
-        )
+        draw_mean(axes, mean, std, style, label=algorithm, linewidth=1.8, markersize=4)
     axes.legend(loc="best", frameon=False, fontsize=8)
     _save(figure, path, digest)
 

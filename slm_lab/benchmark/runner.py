@@ -101,11 +101,8 @@ def open_steps(
     """The rows that are not done; failed ones only with `retry`, since they would fail again."""
     wanted = (*OPEN, RowStatus.failed) if retry else OPEN
     states = (row_state(row, results_dir, data_dir) for row in rows)
-    return [
-        Step(state, estimated_hours(state, manifest, kept))
-        for state in states
-        if state.status in wanted
-    ]
+    chosen = (state for state in states if state.status in wanted)
+    return [Step(state, estimated_hours(state, manifest, kept)) for state in chosen]
 
 
 def next_step(waiting: Sequence[Step], hours_left: float | None) -> Step | None:
@@ -132,41 +129,27 @@ def estimated_hours(
     results, else a guess.
     """
     row = state.row
-    speeds = {id_: speed for id_, found in kept.items() if (speed := _speed(found)) is not None}
-
-    def median(fits: Callable[[Row], bool]) -> float | None:
-        rows = ((manifest.by_id.get(id_), speed) for id_, speed in speeds.items())
-        found = [speed for other, speed in rows if other is not None and fits(other)]
-        return statistics.median(found) if found else None
-
-    def is_alike(other: Row) -> bool:
-        same_size = other.settings.num_envs == row.settings.num_envs
-        return same_size and other.algorithm == row.algorithm
-
-    speed = (
-        speeds.get(row.id)
-        or median(is_alike)
-        or median(lambda other: other.algorithm == row.algorithm)
-        or median(lambda _: True)
-        or GUESSED_FRAMES_PER_SECOND
-    )
+    results = {id_: found.result for id_, found in kept.items()}
+    speeds = {  # frames per second of all sessions together
+        id_: result.frame * len(result.sessions) / result.provenance.seconds
+        for id_, result in results.items()
+        if result.provenance.seconds and result.frame and result.sessions
+    }
+    measured = [(manifest.by_id[id_], speeds[id_]) for id_ in speeds if id_ in manifest.by_id]
+    same = [(other, speed) for other, speed in measured if other.algorithm == row.algorithm]
+    alike = [each for each in same if each[0].settings.num_envs == row.settings.num_envs]
+    closest = [speed for _, speed in alike or same or measured]
+    typical = statistics.median(closest) if closest else GUESSED_FRAMES_PER_SECOND
     frames = row.settings.max_frame * row.settings.max_session
-    return frames * (1.0 - state.progress) / speed / 3600
-
-
-def _speed(kept: CollectedResult) -> float | None:
-    """Frames per second of all sessions together."""
-    seconds = kept.result.provenance.seconds
-    frames = kept.result.frame * len(kept.result.sessions)
-    return frames / seconds if seconds else None
+    return frames * (1.0 - state.progress) / (speeds.get(row.id) or typical) / 3600
 
 
 def _train(state: RowState, data_dir: Path, log_level: str) -> Path:
     """Train the row or resume its run, and return the run folder."""
     if state.status is RowStatus.trained and state.folder is not None:
         return state.folder
-    is_resumable = state.status in (RowStatus.interrupted, RowStatus.failed)
-    mode = f"train@{state.folder}" if is_resumable and state.folder else "train"
+    is_resumable = state.status in (RowStatus.interrupted, RowStatus.failed) and state.folder
+    mode = f"train@{state.folder}" if is_resumable else "train"
     options = RunOptions(data_dir=str(data_dir), log_level=log_level)
     metrics = run(state.row.spec(), mode, options)
     for session, error in {**metrics.failed, **metrics.diverged}.items():
@@ -185,9 +168,8 @@ def _stopped_at(end: float | None) -> Iterator[None]:
         yield
         return
     previous = signal.signal(signal.SIGTERM, lambda *_: None)
-    timer = threading.Timer(
-        max(0.0, end - time.monotonic()), os.kill, args=(os.getpid(), signal.SIGTERM)
-    )
+    stop = (os.getpid(), signal.SIGTERM)
+    timer = threading.Timer(max(0.0, end - time.monotonic()), os.kill, args=stop)
     timer.daemon = True
     timer.start()
     try:

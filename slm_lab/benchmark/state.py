@@ -45,32 +45,33 @@ class RowState:
     reason: str = ""
 
 
-def row_states(rows: Sequence[Row], results_dir: Path, data_dir: Path) -> list[RowState]:
-    return [row_state(row, results_dir, data_dir) for row in rows]
-
-
 def row_state(row: Row, results_dir: Path, data_dir: Path) -> RowState:
     """The state of a running process, else of a result of today's spec, else of the newest run."""
     kept = read_result(results_dir / row.id)
-    candidates = _folders(row.spec_name, data_dir)
+    unknown = RowState(row, RowStatus.skipped if row.skip else RowStatus.missing, reason=row.skip)
+    candidates = [
+        path
+        for path, name in stamped_folders(data_dir).items()  # the newest first
+        if name == row.spec_name or name.startswith(f"{row.spec_name}_")
+    ]
     if kept is None and not candidates:  # nothing to compare with, so the spec is not read
-        status = RowStatus.skipped if row.skip else RowStatus.missing
-        return RowState(row, status, reason=row.skip)
+        return unknown
     spec = row.spec()
     runs = list(_runs(spec, candidates))
     for layout in runs:
         if is_held(layout.run_lock(), folder=layout.predir):
             progress = _progress(spec, layout)
             return RowState(row, RowStatus.running, kept, layout.predir, progress)
-    if kept is not None and not spec_differences(spec, kept.spec):
+    changes = spec_differences(spec, kept.spec) if kept else []
+    if kept is not None and not changes:
         return RowState(row, RowStatus.done, kept, progress=1.0)
     if runs:
         status, reason = _status(spec, runs[0])
         return RowState(row, status, kept, runs[0].predir, _progress(spec, runs[0]), reason)
     if kept is not None:
-        changed = ", ".join(problem.path for problem in spec_differences(spec, kept.spec))
+        changed = ", ".join(problem.path for problem in changes)
         return RowState(row, RowStatus.stale, kept, reason=f"other {changed} today")
-    return RowState(row, RowStatus.skipped if row.skip else RowStatus.missing, reason=row.skip)
+    return unknown
 
 
 def _status(spec: Spec, layout: RunLayout) -> tuple[RowStatus, str]:
@@ -86,15 +87,6 @@ def _status(spec: Spec, layout: RunLayout) -> tuple[RowStatus, str]:
     return RowStatus.interrupted, ""
 
 
-def _folders(spec_name: str, data_dir: Path) -> list[Path]:
-    """Folders of runs whose name begins with the spec's, the newest first."""
-    return [
-        path
-        for path, name in stamped_folders(data_dir).items()
-        if name == spec_name or name.startswith(f"{spec_name}_")
-    ]
-
-
 def _runs(spec: Spec, folders: Sequence[Path]) -> Iterator[RunLayout]:
     """The run folders that trained exactly this spec."""
     for folder in folders:
@@ -103,8 +95,7 @@ def _runs(spec: Spec, folders: Sequence[Path]) -> Iterator[RunLayout]:
         except LabError:
             continue
         is_search = run.layout.search_dir().exists()
-        same_name = run.layout.name == spec.name
-        if same_name and not is_search and not spec_differences(spec, run.spec):
+        if run.layout.name == spec.name and not is_search and not spec_differences(spec, run.spec):
             yield run.layout
 
 

@@ -13,9 +13,9 @@ import pandas as pd
 
 from slm_lab.analysis.metrics import random_baseline
 from slm_lab.benchmark import MANIFEST_DIR
-from slm_lab.benchmark.collect import EPISODES
 from slm_lab.benchmark.manifest import BenchmarkManifest, Phase, Reference, Row, Settings, Table
 from slm_lab.benchmark.result import (
+    EPISODES,
     PLOT,
     CollectedResult,
     Result,

@@ -99,11 +99,11 @@ def status(
 ) -> None:
     """Show the status of each row: done, running, interrupted, failed, missing."""
     from slm_lab.benchmark.manifest import load_manifest
-    from slm_lab.benchmark.state import row_states
+    from slm_lab.benchmark.state import row_state
 
     loaded = load_manifest(manifest)
     rows = loaded.choose(phases=phases or (), envs=envs or (), algorithms=algorithms or ())
-    states = row_states(rows, results, data)
+    states = [row_state(row, results, data) for row in rows]
     _print_table(
         ("ENV", "ALGORITHM", "STATUS", "SCORE", "GOAL", "FOLDER OR REASON"),
         [_status_cells(state) for state in states],
@@ -162,7 +162,7 @@ def audit(
     manifest: ManifestPath = None,
 ) -> None:
     """Fail on results that do not match their row: spec, settings, seeds, code, plots, page."""
-    from slm_lab.benchmark.audit import audit_folder, audit_results
+    from slm_lab.benchmark.collect import audit_folder, audit_results
     from slm_lab.benchmark.manifest import load_manifest
 
     loaded = load_manifest(manifest)

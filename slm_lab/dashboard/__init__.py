@@ -3,8 +3,7 @@
 curves.py      session tables -> mean and band over sessions -> a plotly figure in light or dark
 run_files.py   other content of run folders: specs, scores, profiles, logs, videos
 panels.py      run data -> the parts of the page
-layout.py      structure of the page
-page.py        callbacks of the timer and of controls
+page.py        structure of the page, callbacks of the timer and of controls
 server.py      access rules: routes, Host and Origin, headers
 report.py      one run as one HTML file
 """

@@ -10,45 +10,27 @@ from urllib.parse import quote
 from dash import html
 from dash.development.base_component import Component
 
-from slm_lab.dashboard.run_files import (
-    PHASES,
-    RUN_KEYS,
-    VIDEO_TYPES,
-    operators,
-    profiles,
-    session_table,
-    spec_diff,
-    spec_leaves,
-    trial_metrics,
-    trial_table,
-    versions,
-    videos,
-)
+from slm_lab.dashboard import run_files
+from slm_lab.dashboard.run_files import PHASES, RUN_KEYS, VIDEO_TYPES
 from slm_lab.runs.find import STAMP
 from slm_lab.runs.resume import resume_command
 from slm_lab.runs.summary import STATUSES, RunSummary
 
 MOST_SIDE_BY_SIDE = 6
 MOST_ROWS = 200
+# Of a summary, as they are: the names of the grid's columns and of what its tooltips say.
+RUN_WORDS = ("key", "status", "reason", "algorithm", "env", "kind")
+RUN_NUMBERS = ("score", "target", "progress", "frame")
 
 
 def run_row(run: RunSummary) -> dict[str, Any]:
     """A run as a row of the grid."""
-    return {
-        "key": run.key,
+    sessions = f"{run.sessions}/{run.max_session}"
+    if run.kind == "search":
+        sessions = f"{run.trials}/{run.max_trial or '?'} trials"
+    return {name: getattr(run, name) for name in RUN_WORDS + RUN_NUMBERS} | {
         "label": short_name(run),  # the time has a column of its own
-        "status": run.status,
-        "reason": run.reason,
-        "algorithm": run.algorithm,
-        "env": run.env,
-        "kind": run.kind,
-        "score": run.score,
-        "target": run.target,
-        "progress": run.progress,
-        "frame": run.frame,
-        "sessions": f"{run.trials}/{run.max_trial or '?'} trials"
-        if run.kind == "search"
-        else f"{run.sessions}/{run.max_session}",
+        "sessions": sessions,
         "started": run.started.strftime("%Y-%m-%d %H:%M"),
     }
 
@@ -79,7 +61,7 @@ def counts(runs: Sequence[RunSummary]) -> list[Component]:
 def details(runs: Sequence[RunSummary]) -> Component:
     """Facts of each run side by side, then the sessions or trials of each."""
     shown = runs[:MOST_SIDE_BY_SIDE]
-    metrics = [trial_metrics(run) for run in shown]
+    metrics = [run_files.trial_metrics(run) for run in shown]
     names = dict.fromkeys(name for found in metrics for name in found)
     facts = [_facts(run) for run in shown]
     keys = dict.fromkeys(key for fact in facts for key in fact)
@@ -93,7 +75,7 @@ def details(runs: Sequence[RunSummary]) -> Component:
     parts: list[Component] = [html.Table([_head(shown), _body(filled)], className="facts")]
     for run in shown:
         is_search = run.kind == "search"
-        head, rows = (trial_table if is_search else session_table)(run, _number)
+        head, rows = (run_files.trial_table if is_search else run_files.session_table)(run, _number)
         if rows:
             top = html.Thead(html.Tr([html.Th(name, scope="col") for name in head]))
             table = html.Table([top, _body(rows[:MOST_ROWS])], className="facts numbers")
@@ -108,7 +90,7 @@ def details(runs: Sequence[RunSummary]) -> Component:
 def spec_table(runs: Sequence[RunSummary], *, only_differences: bool) -> Component:
     """Table of one spec, or of the differences between the specs of several runs."""
     shown = runs[:MOST_SIDE_BY_SIDE]
-    rows = spec_diff([spec_leaves(run) for run in shown])
+    rows = run_files.spec_diff([run_files.spec_leaves(run) for run in shown])
     different = {key for key, values in rows.items() if len(set(values)) > 1}
     if len(shown) > 1 and only_differences:
         rows = {key: rows[key] for key in rows if key in different - RUN_KEYS}
@@ -128,14 +110,14 @@ def profile_bars(runs: Sequence[RunSummary]) -> Component:
     swatches = [html.Span([html.I(className=f"swatch {phase}"), phase]) for phase in PHASES]
     parts: list[Component] = [html.Div(swatches, className="phases")]
     for run in runs[:MOST_SIDE_BY_SIDE]:
-        found = profiles(run)
+        found = run_files.profiles(run)
         parts.append(html.H3(run.key))
         if not found:
             parts.append(_quiet("No session has written its profile yet; each does at its end."))
         for session, shares in found.items():
             label = html.Span(f"session {session}", className="bar-label")
             parts.append(html.Div([label, _bar(shares)], className="profile"))
-        if slowest := operators(run):
+        if slowest := run_files.operators(run):
             body = [html.Tr([html.Th(name), html.Td(f"{us:,.0f} µs")]) for name, us in slowest]
             parts.append(html.Table(html.Tbody(body), className="facts mono"))
     return html.Div(parts)
@@ -159,7 +141,7 @@ def video_list(runs: Sequence[RunSummary]) -> Component:
     """The videos of the runs, played by the browser."""
     parts: list[Component] = []
     for run in runs[:MOST_SIDE_BY_SIDE]:
-        for path in videos(run):
+        for path in run_files.videos(run):
             source = f"/video/{quote(run.key)}/{quote(path.name)}"
             if VIDEO_TYPES[path.suffix].startswith("image/"):
                 player = html.Img(src=source, alt=path.name)
@@ -172,6 +154,7 @@ def video_list(runs: Sequence[RunSummary]) -> Component:
 
 
 def _facts(run: RunSummary) -> dict[str, str]:
+    packages = run_files.versions(run).items()
     facts = {
         "status": f"{run.status}: {run.reason}" if run.reason else run.status,
         "algorithm": run.algorithm,
@@ -183,7 +166,7 @@ def _facts(run: RunSummary) -> dict[str, str]:
         "seed": "" if run.seed is None else str(run.seed),
         "started": run.started.strftime("%Y-%m-%d %H:%M:%S"),
         "code": run.git_sha[:12],
-        "versions": ", ".join(f"{name} {version}" for name, version in versions(run).items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in packages),
     }
     if run.kind == "search":
         trials = f"{run.trials} of {run.max_trial or '?'} ended, the best is trial {run.trial}"

@@ -15,28 +15,8 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from slm_lab.dashboard.curves import (
-    COLUMN_LABELS,
-    RETURNS,
-    THEMES,
-    Axis,
-    CurveStore,
-    Trace,
-    figure,
-)
-from slm_lab.dashboard.run_files import (
-    PHASES,
-    VIDEO_TYPES,
-    profiles,
-    session_table,
-    spec_leaves,
-    trial_metrics,
-    trial_table,
-    trials_by_score,
-    versions,
-    videos,
-    words,
-)
+from slm_lab.dashboard import curves, run_files
+from slm_lab.dashboard.curves import COLUMN_LABELS, RETURNS, THEMES, CurveStore, Trace, figure
 from slm_lab.error import LabError
 from slm_lab.runs.catalog import read_run
 from slm_lab.runs.files import read_bytes, write_atomic
@@ -66,16 +46,22 @@ def write_report(folder: str | Path, out: Path | None = None) -> Path:
 def report_page(run: RunSummary) -> str:
     """The whole page as text."""
     figures = _figures(run, CurveStore())
+    commit = [("slm_lab commit", run.git_sha)] if run.git_sha else []
+    packages = [*commit, *run_files.versions(run).items()]
+    places = (
+        _section(_safe(title), f"<div class='figure' data-figure='{i}'></div>")
+        for i, (title, _) in enumerate(figures)
+    )
     parts = [
         f"<h1>{_safe(run.name)}</h1>",
         f"<p class='quiet'>{_safe(run.algorithm)} on {_safe(run.env)} · {_safe(run.key)}</p>",
         _summary(run),
-        _grid(title for title, _ in figures),
+        f"<div class='figures'>{''.join(places)}</div>",
         _rows(run),
         _profile(run),
         _videos(run),
-        _section("Spec", _table(("key", "value"), spec_leaves(run).items(), "mono")),
-        _section("Versions", _table(("package", "version"), _versions(run), "mono")),
+        _section("Spec", _table(("key", "value"), run_files.spec_leaves(run).items(), "mono")),
+        _section("Versions", _table(("package", "version"), packages, "mono")),
     ]
     # A browser ends a script at the first `</script`, wherever it stands: no `<` goes in.
     data = json.dumps([drawn for _, drawn in figures]).replace("<", "\\u003c")
@@ -100,25 +86,23 @@ def _summary(run: RunSummary) -> str:
         ("seed", "none" if run.seed is None else str(run.seed)),
         ("started", run.started.strftime("%Y-%m-%d %H:%M")),
         *(
-            (words(name), f"{value:.4g}")
-            for name, value in trial_metrics(run).items()
+            (run_files.words(name), f"{value:.4g}")
+            for name, value in run_files.trial_metrics(run).items()
             if name not in ("frame", "total_reward_ma")
         ),
     ]
     if run.kind == "search":
         cards.insert(0, ("trials", f"{run.trials}, best is {run.trial}"))
-    cells = "".join(
-        f"<div><dt>{_safe(name)}</dt><dd>{_safe(value)}</dd></div>" for name, value in cards
-    )
+    cells = (f"<div><dt>{_safe(name)}</dt><dd>{_safe(value)}</dd></div>" for name, value in cards)
     note = f"<p class='quiet'>{_safe(run.reason)}</p>" if run.reason else ""
-    return f"<dl class='cards'>{cells}</dl>{note}"
+    return f"<dl class='cards'>{''.join(cells)}</dl>{note}"
 
 
 def _figures(run: RunSummary, store: CurveStore) -> list[tuple[str, dict[str, Any]]]:
     """(title, figure) of every quantity of which the run has a curve."""
     theme = THEMES["light"]
     if run.kind == "search":
-        best = [record.trial for record in trials_by_score(run)[:MOST_TRIALS_DRAWN]]
+        best = [record.trial for record in run_files.trials_by_score(run)[:MOST_TRIALS_DRAWN]]
         traces = [
             Trace(f"trial {trial}", store.curve(run, RETURNS[0], trial=trial), place)
             for place, trial in enumerate(best)
@@ -128,7 +112,7 @@ def _figures(run: RunSummary, store: CurveStore) -> list[tuple[str, dict[str, An
             return []
         content = figure(drawn, y=RETURNS[0], x="frame", theme=theme, target=run.target)
         return [(f"Returns of the {len(drawn)} best trials", content)]
-    wanted: list[tuple[str, Axis]] = [(RETURNS[0], "frame"), (RETURNS[0], "wall_t")]
+    wanted: list[tuple[str, curves.Axis]] = [(RETURNS[0], "frame"), (RETURNS[0], "wall_t")]
     wanted += [(column, "frame") for column in store.columns(run) if column != RETURNS[0]]
     found = []
     for y, x in wanted:
@@ -142,32 +126,24 @@ def _figures(run: RunSummary, store: CurveStore) -> list[tuple[str, dict[str, An
     return found
 
 
-def _grid(titles: Iterable[str]) -> str:
-    places = (
-        _section(_safe(title), f"<div class='figure' data-figure='{i}'></div>")
-        for i, title in enumerate(titles)
-    )
-    return f"<div class='figures'>{''.join(places)}</div>"
-
-
 def _rows(run: RunSummary) -> str:
     """The trials of a search, or the sessions of a trial."""
     if run.kind == "search":
-        return _section("Trials", _table(*trial_table(run, "{:.2f}".format)))
-    head, rows = session_table(run, "{:.4g}".format)
+        return _section("Trials", _table(*run_files.trial_table(run, "{:.2f}".format)))
+    head, rows = run_files.session_table(run, "{:.4g}".format)
     return _section("Sessions", _table(head, rows)) if rows else ""
 
 
 def _profile(run: RunSummary) -> str:
-    found = profiles(run).items()
+    found = run_files.profiles(run).items()
     rows = [(session, *(f"{share:.0%}" for share in shares.values())) for session, shares in found]
-    table = _table(("session", *PHASES), rows)
+    table = _table(("session", *run_files.PHASES), rows)
     return _section("Where the time went", table) if rows else ""
 
 
 def _videos(run: RunSummary) -> str:
     parts, bytes_left = [], MOST_VIDEO_BYTES
-    for path in videos(run):
+    for path in run_files.videos(run):
         name, size = _safe(path.name), path.lstat().st_size
         if size > bytes_left:
             parts.append(f"<p class='quiet'>{name} is too large to be put in ({size:,} bytes).</p>")
@@ -179,20 +155,13 @@ def _videos(run: RunSummary) -> str:
             parts.append(f"<p class='quiet'>{name} is not put in: {_safe(reason)}</p>")
             continue
         bytes_left -= len(content)
-        kind = VIDEO_TYPES[path.suffix]
+        kind = run_files.VIDEO_TYPES[path.suffix]
         source = f"data:{kind};base64,{base64.b64encode(content).decode()}"
-        player = (
-            f"<img src='{source}' alt='{name}'>"
-            if kind.startswith("image/")
-            else f"<video src='{source}' controls muted></video>"
-        )
+        player = f"<video src='{source}' controls muted></video>"
+        if kind.startswith("image/"):
+            player = f"<img src='{source}' alt='{name}'>"
         parts.append(f"<figure>{player}<figcaption>{name}</figcaption></figure>")
     return _section("Videos", f"<div class='videos'>{''.join(parts)}</div>") if parts else ""
-
-
-def _versions(run: RunSummary) -> list[tuple[str, str]]:
-    code = [("slm_lab commit", run.git_sha)] if run.git_sha else []
-    return [*code, *versions(run).items()]
 
 
 def _section(title: str, content: str) -> str:

@@ -87,12 +87,15 @@ def open_server(root: str | Path, *, host: str = "127.0.0.1", port: int = 8050) 
 
 
 def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
+    address = _ip(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _ip(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
+        return None
 
 
 class _QuietHandler(WSGIRequestHandler):  # type: ignore[misc]
@@ -119,11 +122,8 @@ def _guard(server: Flask, host: str, app: Dash) -> None:
         if is_callback and not _is_of_the_page(request.get_json(silent=True), app):
             abort(400, "This is no request of the page.")
 
-    def no_such_script(_: DependencyException) -> tuple[str, int]:
-        return "Not found", 404
-
     server.before_request(refuse_strangers)
-    server.register_error_handler(DependencyException, no_such_script)
+    server.register_error_handler(DependencyException, lambda _: ("Not found", 404))
 
 
 def _is_of_the_page(body: object, app: Dash) -> bool:
@@ -138,13 +138,14 @@ def _is_of_the_page(body: object, app: Dash) -> bool:
         return False
     outputs = callback["output"]
     outputs = outputs if isinstance(outputs, list | tuple) else [outputs]
-    expected = [{"id": one.component_id, "property": one.component_property} for one in outputs]
-    found = body.get("outputs")
+    expected = [(one.component_id, one.component_property) for one in outputs]
+    found, changed = body.get("outputs"), body.get("changedPropIds", [])
     return (
-        _places(found if isinstance(found, list) else [found]) == _places(expected)
+        _places(found if isinstance(found, list) else [found]) == expected
         and _places(body.get("inputs")) == _places(callback["inputs"])
         and _places(body.get("state", [])) == _places(callback["state"])
-        and _are_names(body.get("changedPropIds", []))
+        and isinstance(changed, list)
+        and all(isinstance(name, str) for name in changed)
     )
 
 
@@ -153,10 +154,6 @@ def _places(items: object) -> list[tuple[object, object]] | None:
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         return None
     return [(item.get("id"), item.get("property")) for item in items]
-
-
-def _are_names(items: object) -> bool:
-    return isinstance(items, list) and all(isinstance(item, str) for item in items)
 
 
 def _address(origin: str) -> str:
@@ -178,13 +175,8 @@ def _is_our_name(name: str, host: str) -> bool:
     if is_loopback(host):
         return name in LOOPBACK_NAMES
     # A foreign site can point its own name here, but cannot make a browser send an address.
-    if name in {*LOOPBACK_NAMES, host, socket.gethostname(), socket.getfqdn()}:
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+    ours = {*LOOPBACK_NAMES, host, socket.gethostname(), socket.getfqdn()}
+    return name in ours or _ip(name) is not None
 
 
 def _add_headers(server: Flask, app: Dash) -> None:

@@ -6,7 +6,7 @@ import math
 import pytest
 from loguru import logger
 
-from slm_lab.analysis import trial_graphs
+from slm_lab.analysis import plot
 from slm_lab.analysis.trial import analyze_trial
 from slm_lab.runs.layout import RunLayout
 from slm_lab.training.console import format_value
@@ -35,7 +35,7 @@ def messages():
 def undrawn(monkeypatch):
     """Graphs as empty files, for tests that are about numbers: drawing is what takes the time."""
     for name in ("plot_curves", "plot_tables"):
-        monkeypatch.setattr(trial_graphs, name, lambda *args, **kwargs: args[-1].touch())
+        monkeypatch.setattr(plot, name, lambda *args, **kwargs: args[-1].touch())
 
 
 def run_folder(tmp_path, *sessions: str, env: str = "CartPole-v1", eval_tables: bool = True):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from slm_lab.benchmark import audit
-from slm_lab.benchmark.audit import audit_result, audit_results
+from slm_lab.benchmark import collect
+from slm_lab.benchmark.collect import audit_result, audit_results
 from slm_lab.benchmark.manifest import load_manifest
 from slm_lab.benchmark.result import read_results, write_result
 from slm_lab.benchmark.table import BenchmarkPage
@@ -66,7 +66,7 @@ def test_a_tampered_result_is_caught(folder, manifest, change, told):
 
 def test_two_commits_of_the_same_code_are_one_version(folder, manifest, monkeypatch):
     edit(folder / "result.json", lambda r: r["provenance"]["git_shas"].append(OLD_SHA))
-    monkeypatch.setattr(audit, "is_same_code", lambda *shas: OLD_SHA in shas)
+    monkeypatch.setattr(collect, "is_same_code", lambda *shas: OLD_SHA in shas)
     assert offences(folder, manifest) == ""
 
 

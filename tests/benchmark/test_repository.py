@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slm_lab.benchmark import PAGE, PLOTS_DIR, RESULTS_DIR
-from slm_lab.benchmark.audit import audit_results
+from slm_lab.benchmark.collect import audit_results
 from slm_lab.benchmark.manifest import load_manifest
 from slm_lab.benchmark.result import read_results
 
