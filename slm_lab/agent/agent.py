@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.base import AgentSeeds, Setup, resolve_device
 from slm_lab.agent.learning.compiler import is_worth_compiling
-from slm_lab.agent.learning.learner import Learner, ParallelLearners
+from slm_lab.agent.learning.learner import Learner
 from slm_lab.agent.memory.make import make_return_replay, make_rollout
 from slm_lab.agent.memory.replay import ReplayBuffer
 from slm_lab.agent.memory.return_replay import ImitationBuffer
@@ -40,7 +40,7 @@ class Algorithm(Protocol):
     @property
     def modules(self) -> Mapping[str, nn.Module]: ...
     @property
-    def learner(self) -> Learner | ParallelLearners: ...
+    def learner(self) -> Learner: ...
     @property
     def act(self) -> Callable[..., Tensor]: ...  # (obs, *, frame, explore) -> actions as sampled
     @property
@@ -149,7 +149,6 @@ class Agent:
 
     @property
     def ready(self) -> bool:
-        """Whether enough has been observed for an update."""
         return self.experience.ready
 
     def update(self, frame: int) -> Metrics:

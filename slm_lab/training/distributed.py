@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.agent import Algorithm
-from slm_lab.agent.learning.learner import Learner, ParallelLearners, State
+from slm_lab.agent.learning.learner import Learner, State
 from slm_lab.runs.checkpoint_manifest import CheckpointError
 from slm_lab.training.checkpoint import read_checkpoint
 from slm_lab.training.state_tree import check_fits
@@ -176,7 +176,7 @@ class SharedAlgorithm:
         return self._algorithm.modules
 
     @property
-    def learner(self) -> Learner | ParallelLearners:
+    def learner(self) -> Learner:
         return self._algorithm.learner
 
     @property

@@ -86,7 +86,6 @@ class DQN(SavedInParts):
         return Metrics(values, opt_steps=self._latest_steps, td_error=td_error)
 
     def target_nets(self) -> dict[str, dict[str, Tensor]]:
-        """State dicts of the target nets."""
         state = self.learner.state
         return {name: self._q.named_parameters(state[name]) for name in self._targets}
 

@@ -121,7 +121,6 @@ class SampledRing:
 
     @property
     def size(self) -> int:
-        """Number of filled rows."""
         return min(self._written, self._slots) * self._lanes
 
     def update_priorities(self, index: Tensor, td_error: Tensor) -> None:
