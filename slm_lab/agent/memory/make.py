@@ -8,8 +8,7 @@ import psutil
 import torch
 from loguru import logger
 
-from slm_lab.agent.memory.frame_replay import FrameReplay, place_spaces
-from slm_lab.agent.memory.replay import Replay, RewardTransform
+from slm_lab.agent.memory.replay import FrameReplay, Replay, RewardTransform, place_spaces
 from slm_lab.agent.memory.return_replay import ReturnReplay
 from slm_lab.agent.memory.ring import make_columns
 from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
