@@ -242,10 +242,7 @@ def make_agent(
             preprocessor = RecurrentPreprocessor(*transforms, setup.device, spaces.obs_shape)
             setup = replace(setup, spaces=recurrence.row_spaces(spaces))
         experience = ExperienceBuffer()
-        if on_device:
-            rollout = make_rollout(spec, spaces, pace, setup.seeds.memory, setup.device)
-            experience = RolloutBuffer(rollout, preprocessor)
-        elif learns:
+        if learns:
             experience = _make_experience(spec, setup, preprocessor, pace)
         num_envs = spec.env.num_envs
         return Agent(
@@ -307,8 +304,10 @@ def _make_experience(
     spec: Spec, setup: Setup, preprocessor: Preprocessor, pace: Pace
 ) -> ExperienceBuffer:
     info, seed = spec.agent.algorithm_info, setup.seeds.memory
-    if not info.learns:  # a rollout, whatever memory the spec names, counts its updates
-        return RolloutBuffer(make_rollout(spec, setup.spaces, pace, seed), preprocessor)
+    # Without learning a rollout, whatever memory the spec names, counts the updates.
+    if preprocessor.on_device or not info.learns:
+        device = setup.device if preprocessor.on_device else None
+        return RolloutBuffer(make_rollout(spec, setup.spaces, pace, seed, device), preprocessor)
     memory = spec.agent.memory_info.load()(spec, setup.spaces, pace, seed)
     if spec.agent.memory_info.kind == "replay":
         return ReplayBuffer(
@@ -321,13 +320,7 @@ def _make_experience(
     present = RolloutBuffer(memory, preprocessor)
     if not info.imitates:
         return present
-    past = make_return_replay(
-        spec,
-        setup.spaces,
-        seed,
-        transform_reward=preprocessor.reward,
-        rescales=preprocessor.rescales_rewards,
-    )
+    past = make_return_replay(spec, setup.spaces, seed, preprocessor)
     return ImitationBuffer(present, past, preprocessor, batches=batches_per_call(spec))
 
 
