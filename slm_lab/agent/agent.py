@@ -31,7 +31,7 @@ from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
 
 
 class Algorithm(Protocol):
-    """What is minimised. Algorithms share functions, not an ancestor.
+    """What is minimised. Algorithms share functions; their one ancestor only saves them.
 
     Those that learn on-policy also have `evaluate(batch)`, which adds to a batch what the nets that
     acted say of it, and may have `evaluated`: (log-probs, values) of the actions explored last.
