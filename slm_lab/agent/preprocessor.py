@@ -187,10 +187,7 @@ class ObsNormalizer:
     """Computes (obs - mean) / std, clipped. Constant dimensions give zero."""
 
     def __init__(
-        self,
-        obs_shape: tuple[int, ...],
-        clip: float | None,
-        device: torch.device | str = "cpu",
+        self, obs_shape: tuple[int, ...], clip: float | None, device: torch.device | str = "cpu"
     ) -> None:
         self._moments = RunningMoments(obs_shape, device)
         self._clip = clip

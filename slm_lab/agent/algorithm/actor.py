@@ -226,11 +226,7 @@ class Noise:
     BLOCK_NUMBERS = 2**20  # with thousands of envs a block has fewer steps
 
     def __init__(
-        self,
-        kind: NoiseKind,
-        shape: tuple[int, ...],
-        seed: int,
-        device: torch.device | str = "cpu",
+        self, kind: NoiseKind, shape: tuple[int, ...], seed: int, device: torch.device | str = "cpu"
     ) -> None:
         self._kind = kind
         self._device = device

@@ -30,13 +30,7 @@ class ReplayBuffer(ExperienceBuffer):
     """
 
     def __init__(
-        self,
-        replay: Replay,
-        preprocessor: Preprocessor,
-        *,
-        start: int,
-        every: int,
-        batches: int,
+        self, replay: Replay, preprocessor: Preprocessor, *, start: int, every: int, batches: int
     ) -> None:
         self._replay = replay
         self._preprocessor = preprocessor
