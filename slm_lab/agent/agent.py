@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.base import AgentSeeds, Setup, resolve_device
 from slm_lab.agent.learning.compiler import is_worth_compiling
-from slm_lab.agent.learning.learner import Learner, ParallelLearners
+from slm_lab.agent.learning.learner import Learner
 from slm_lab.agent.memory.make import make_return_replay, make_rollout
 from slm_lab.agent.memory.replay import ReplayBuffer
 from slm_lab.agent.memory.return_replay import ImitationBuffer
@@ -31,7 +31,7 @@ from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
 
 
 class Algorithm(Protocol):
-    """What is minimised. Algorithms share functions, not an ancestor.
+    """What is minimised. Algorithms share functions; their one ancestor only saves them.
 
     Those that learn on-policy also have `evaluate(batch)`, which adds to a batch what the nets that
     acted say of it, and may have `evaluated`: (log-probs, values) of the actions explored last.
@@ -40,7 +40,7 @@ class Algorithm(Protocol):
     @property
     def modules(self) -> Mapping[str, nn.Module]: ...
     @property
-    def learner(self) -> Learner | ParallelLearners: ...
+    def learner(self) -> Learner: ...
     @property
     def act(self) -> Callable[..., Tensor]: ...  # (obs, *, frame, explore) -> actions as sampled
     @property
@@ -149,7 +149,6 @@ class Agent:
 
     @property
     def ready(self) -> bool:
-        """Whether enough has been observed for an update."""
         return self.experience.ready
 
     def update(self, frame: int) -> Metrics:
@@ -243,10 +242,7 @@ def make_agent(
             preprocessor = RecurrentPreprocessor(*transforms, setup.device, spaces.obs_shape)
             setup = replace(setup, spaces=recurrence.row_spaces(spaces))
         experience = ExperienceBuffer()
-        if on_device:
-            rollout = make_rollout(spec, spaces, pace, setup.seeds.memory, setup.device)
-            experience = RolloutBuffer(rollout, preprocessor)
-        elif learns:
+        if learns:
             experience = _make_experience(spec, setup, preprocessor, pace)
         num_envs = spec.env.num_envs
         return Agent(
@@ -308,8 +304,10 @@ def _make_experience(
     spec: Spec, setup: Setup, preprocessor: Preprocessor, pace: Pace
 ) -> ExperienceBuffer:
     info, seed = spec.agent.algorithm_info, setup.seeds.memory
-    if not info.learns:  # a rollout, whatever memory the spec names, counts its updates
-        return RolloutBuffer(make_rollout(spec, setup.spaces, pace, seed), preprocessor)
+    # Without learning a rollout, whatever memory the spec names, counts the updates.
+    if preprocessor.on_device or not info.learns:
+        device = setup.device if preprocessor.on_device else None
+        return RolloutBuffer(make_rollout(spec, setup.spaces, pace, seed, device), preprocessor)
     memory = spec.agent.memory_info.load()(spec, setup.spaces, pace, seed)
     if spec.agent.memory_info.kind == "replay":
         return ReplayBuffer(
@@ -322,13 +320,7 @@ def _make_experience(
     present = RolloutBuffer(memory, preprocessor)
     if not info.imitates:
         return present
-    past = make_return_replay(
-        spec,
-        setup.spaces,
-        seed,
-        transform_reward=preprocessor.reward,
-        rescales=preprocessor.rescales_rewards,
-    )
+    past = make_return_replay(spec, setup.spaces, seed, preprocessor)
     return ImitationBuffer(present, past, preprocessor, batches=batches_per_call(spec))
 
 

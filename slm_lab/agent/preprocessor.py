@@ -183,16 +183,13 @@ class RunningMoments:
         self.count.copy_(state["count"])
 
 
-class ObsNormalizer:
+class ObsNormalizer(RunningMoments):
     """Computes (obs - mean) / std, clipped. Constant dimensions give zero."""
 
     def __init__(
-        self,
-        obs_shape: tuple[int, ...],
-        clip: float | None,
-        device: torch.device | str = "cpu",
+        self, obs_shape: tuple[int, ...], clip: float | None, device: torch.device | str = "cpu"
     ) -> None:
-        self._moments = RunningMoments(obs_shape, device)
+        super().__init__(obs_shape, device)
         self._clip = clip
         self._mean = torch.zeros(obs_shape, device=device)
         self._inv_std = torch.ones(obs_shape, device=device)
@@ -201,21 +198,17 @@ class ObsNormalizer:
         normalized = (obs - self._mean).mul_(self._inv_std)
         return normalized if self._clip is None else normalized.clamp_(-self._clip, self._clip)
 
-    def update(self, obs: Tensor) -> None:
-        """obs: [N, *obs_shape], raw."""
-        self._moments.update(obs)
+    def update(self, x: Tensor) -> None:
+        super().update(x)
         self._refresh()
 
-    def state_dict(self) -> State:
-        return self._moments.state_dict()
-
     def load_state_dict(self, state: State) -> None:
-        self._moments.load_state_dict(state)
+        super().load_state_dict(state)
         self._refresh()
 
     def _refresh(self) -> None:
-        self._mean.copy_(self._moments.mean)
-        self._inv_std.copy_((self._moments.var + 1e-8).rsqrt())
+        self._mean.copy_(self.mean)
+        self._inv_std.copy_((self.var + 1e-8).rsqrt())
 
 
 class RewardTransform:

@@ -1,4 +1,4 @@
-"""The envpool back-end: C++ envs stepped as one batch.
+"""The envpool back-end: C++ envs stepped as one batch, `playground/<Name>` among them.
 
 envpool resets an ended env on the next step, whose action it ignores. Here the ended envs are reset
 within the same call, so that the next episode begins at once and no action is lost.
@@ -6,21 +6,41 @@ within the same call, so that the next episode begins at once and no action is l
 envpool cannot save a running episode (`restorable` is False, a resumed run begins new episodes),
 render without a display, or report an episode that terminates on the step of its time limit as
 terminated (it is truncated).
+
+The DM Control names of `playground/` are envpool's port of dm_control, the robots its port of
+MuJoCo Playground itself; both are for machines without a CUDA device. One decision is
+`action_repeat` steps of the pool. Every episode begins in a new random state.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
+from xml.etree import ElementTree
 
 import numpy as np
 
 from slm_lab.env.error import EnvError
-from slm_lab.env.space import ObsCodec, action_codec, obs_codec
+from slm_lab.env.playground import Task, action_repeat, find_task
+from slm_lab.env.space import Concat, ObsCodec, action_codec, obs_codec, vector_codec
 from slm_lab.env.vector import VectorEnv, check_batch, spawn_streams
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
+
+# Where the model files lie under envpool's `base_path`.
+_MODELS = {True: "mujoco/playground/assets", False: "mujoco/assets_dmc"}
+
+# Keys of `env.kwargs` that only the JAX back-end knows, and why this one cannot.
+_NOT_HERE = {
+    "impl": "the physics here is MuJoCo's own",
+    "dlpack": "the memory of these envs is NumPy's",
+    "full_reset": "every episode here begins in a new random state",
+}
 
 
 class Pool(Protocol):
@@ -140,3 +160,142 @@ class EnvpoolVectorEnv(VectorEnv):
         first_obs = np.zeros((len(slots), *self.spaces.obs_shape), self.spaces.obs_dtype)
         self._obs_codec.write(obs, first_obs)
         self.obs[info["env_id"]] = first_obs
+
+
+def make_playground_pool(spec: EnvSpec, *, seed: int) -> EnvpoolVectorEnv:
+    """`env.kwargs` are envpool's, except for `action_repeat`, which overrides the task's."""
+    task, options = find_task(spec.name), dict(spec.kwargs)
+    for key in options:
+        if key in _NOT_HERE:
+            raise EnvError(
+                f"env.{key}: is for the JAX back-end, and `playground/{task.name}` runs on "
+                f"envpool: {_NOT_HERE[key]}. Remove it, or set env.backend to `playground`."
+            )
+    repeat = action_repeat(task, options)
+    config = _pool_config(task)
+    if "action_repeat" in config:
+        options["action_repeat"] = 1  # envpool has the key for one task, where it does nothing
+    options["max_episode_steps"] = (
+        task.episode_length if spec.max_t is None else spec.max_t * repeat
+    )
+    with tempfile.TemporaryDirectory(prefix="slm_lab_models_") as folder:
+        models = _MODELS[task.needs_menagerie]
+        copy_without_textures(Path(config["base_path"], models), Path(folder, models))
+        # Models are read only while the pool is made.
+        pool = make_pool(task.pool_id, spec, {"base_path": folder, **options}, seed=seed)
+    codec, extra = _layout(task, pool.observation_space, privileged=spec.privileged)
+    repeating = RepeatingPool(pool, repeat) if repeat > 1 else pool
+    return EnvpoolVectorEnv(repeating, spec.num_envs, seed, codec=codec, privileged=extra)
+
+
+class RepeatingPool:
+    """A pool that takes every action several times and adds up the rewards.
+
+    An episode that ends on the way keeps its last observation. The wrapped pool begins a new
+    episode by itself; it is never shown, because the caller resets the ended envs.
+    """
+
+    def __init__(self, pool: Pool, times: int) -> None:
+        self._pool = pool
+        self._times = times
+        self.observation_space, self.action_space = pool.observation_space, pool.action_space
+        self.reset, self.close = pool.reset, pool.close
+
+    def step(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self._pool.step(action)
+        for _ in range(self._times - 1):
+            running = ~(terminated | truncated)
+            next_obs, more, ends, is_cut, info = self._pool.step(action)
+            obs = next_obs if running.all() else _choose(running, next_obs, obs)
+            reward = reward + more * running
+            terminated = terminated | (ends & running)
+            truncated = truncated | (is_cut & running)
+        return obs, reward, terminated, truncated, info
+
+
+class Backwards(ObsCodec):
+    """A part of an observation with its columns in reverse order."""
+
+    def __init__(self, part: ObsCodec) -> None:
+        super().__init__(part.shape, part.dtype)
+        self._part = part
+
+    def write(self, obs: Any, out: np.ndarray) -> None:
+        self._part.write(obs, out[..., ::-1])
+
+    def read(self, rows: np.ndarray) -> Any:
+        return self._part.read(rows[..., ::-1])
+
+
+def _choose(mask: np.ndarray, yes: Any, no: Any) -> Any:
+    """Rows of `yes` where the mask is set, else of `no`; part by part for a dict."""
+    if isinstance(yes, Mapping):
+        return {key: _choose(mask, yes[key], no[key]) for key in yes}
+    return np.where(mask.reshape(-1, *[1] * (yes.ndim - 1)), yes, no)
+
+
+def _layout(task: Task, space: Any, *, privileged: bool) -> tuple[ObsCodec, int]:
+    """The codec of an observation, and its number of privileged columns."""
+    if task.parts:
+        parts = {part: vector_codec(space[part]) for part in task.parts}
+        return Concat(parts | {part: Backwards(parts[part]) for part in task.backwards}), 0
+    if not hasattr(space, "spaces"):
+        return vector_codec(space), 0
+    parts = {"state": vector_codec(space["state"])}
+    if privileged:
+        parts["privileged_state"] = vector_codec(space["privileged_state"])
+        return Concat(parts), parts["privileged_state"].shape[0]
+    return Concat(parts), 0
+
+
+def _pool_config(task: Task) -> dict[str, Any]:
+    try:
+        import envpool
+    except ImportError as error:
+        raise EnvError(
+            f"env.name: `playground/{task.name}` runs on envpool where there is no CUDA device, "
+            "and envpool is not installed. Run `pip install 'slm-lab[envpool]'`."
+        ) from error
+    return dict(envpool.make_spec(task.pool_id).config._asdict())
+
+
+def copy_without_textures(source: Path, target: Path) -> None:
+    """Rewrite the model files under `source` below `target`, and link all other files there.
+
+    Every env of a pool compiles its own model, and nearly all of a model's size is its textures,
+    which only a camera needs: a cartpole takes 12 MB with its sky and 0.3 MB without, and a 50th of
+    the time. Bodies, joints, contacts and meshes stay, so every step gives the same numbers.
+    """
+    for folder, _, files in os.walk(source):
+        here = target / Path(folder).relative_to(source)
+        here.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            original = Path(folder, name)
+            if original.suffix != ".xml" or not _write_bare(original, here / name):
+                _link(original, here / name)
+
+
+def _write_bare(model: Path, target: Path) -> bool:
+    """Write the model with one-pixel textures; False for a file that is no model."""
+    try:
+        tree = ElementTree.parse(model)
+    except ElementTree.ParseError:
+        return False
+    for texture in tree.iter("texture"):
+        # Materials refer to a texture by its name, else by that of its file.
+        name = texture.get("name") or Path(texture.get("file", "")).stem
+        kept = {"type": texture.get("type", "cube"), "name": name}
+        texture.attrib.clear()
+        texture.attrib.update(
+            {"builtin": "flat", "width": "1", "height": "1"}
+            | {key: value for key, value in kept.items() if value}
+        )
+    tree.write(target)
+    return True
+
+
+def _link(original: Path, target: Path) -> None:
+    try:
+        target.symlink_to(original)
+    except OSError:  # Windows grants links to few
+        shutil.copyfile(original, target)

@@ -13,11 +13,10 @@ from typing import Literal
 import torch
 
 from slm_lab.env.ale_backend import make_atari
-from slm_lab.env.envpool_backend import make_envpool
+from slm_lab.env.envpool_backend import make_envpool, make_playground_pool
 from slm_lab.env.error import EnvError
 from slm_lab.env.playground import PREFIX
 from slm_lab.env.playground_jax import PlaygroundVectorEnv
-from slm_lab.env.playground_pool import make_playground_pool
 from slm_lab.env.registry import make_gymnasium_envs
 from slm_lab.env.vector import GymnasiumVectorEnv, VectorEnv
 from slm_lab.env.wrapper import FrameStack

@@ -44,7 +44,6 @@ class Task:
 
     @property
     def pool_id(self) -> str:
-        """The id of the task in envpool."""
         return f"{self.port or self.name}-v1" if self.parts else f"MuJoCoPlayground/{self.name}-v1"
 
 
@@ -120,7 +119,6 @@ TASKS = {task.name: task for task in _TASKS}
 
 
 def find_task(env_name: str) -> Task:
-    """The task of `playground/<Name>`."""
     name = env_name.removeprefix(PREFIX)
     if name in TASKS:
         return TASKS[name]

@@ -9,8 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from slm_lab.agent.net.arc import ArcBody, TorchArcNet, build_module
-from slm_lab.agent.net.layers import BatchRenorm1d, LazyWeightNormLinear, WeightNormLinear
+from slm_lab.agent.net.arc import (
+    ArcBody,
+    BatchRenorm1d,
+    LazyWeightNormLinear,
+    TorchArcNet,
+    WeightNormLinear,
+    build_module,
+)
 from slm_lab.agent.net.mlp import make_net
 from slm_lab.spec import MLPNetSpec, SpecError, TorchArcNetSpec
 

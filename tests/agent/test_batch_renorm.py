@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from slm_lab.agent.net.layers import BatchRenorm1d, LazyBatchRenorm1d
+from slm_lab.agent.net.arc import BatchRenorm1d, LazyBatchRenorm1d
 
 # One feature with mean 3 and biased variance 4.
 X = torch.tensor([[1.0], [5.0]])

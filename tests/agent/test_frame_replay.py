@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from slm_lab.agent.agent import make_agent
-from slm_lab.agent.memory.frame_replay import FrameReplay
 from slm_lab.agent.memory.make import replay_bytes
-from slm_lab.agent.memory.replay import Replay, ReplayBuffer
+from slm_lab.agent.memory.replay import FrameReplay, Replay, ReplayBuffer
 from slm_lab.agent.memory.ring import Ring
 from slm_lab.agent.memory.sampler import PrioritizedSampler, UniformSampler
 from slm_lab.spec import load_spec

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from slm_lab.env import EnvError, make_env
-from slm_lab.env.envpool_backend import EnvpoolVectorEnv
+from slm_lab.env.envpool_backend import EnvpoolVectorEnv, RepeatingPool, copy_without_textures
 from slm_lab.env.make import choose_backend
 from slm_lab.env.playground import TASKS
-from slm_lab.env.playground_pool import RepeatingPool, copy_without_textures
 from slm_lab.env.vector import spawn_streams
 
 pytest.importorskip("envpool")

@@ -52,7 +52,7 @@ class Choice:
 
     def in_numpy(self, heads: list[np.ndarray], noise: Tensor, frame: int) -> Tensor:
         """The same actions from NumPy heads; for a handful of rows NumPy calls are cheaper."""
-        return self([torch.from_numpy(head) for head in heads], *self.inputs(noise, frame))[0]
+        raise NotImplementedError
 
 
 class Actor:
@@ -147,7 +147,7 @@ class SampledPolicy(Choice):
     def in_numpy(self, heads: list[np.ndarray], noise: Tensor, frame: int) -> Tensor:
         if self._is_categorical:  # as Categorical.sample
             return torch.from_numpy((heads[0] + noise.numpy()).argmax(-1))
-        return super().in_numpy(heads, noise, frame)
+        return self([torch.from_numpy(head) for head in heads], noise)[0]
 
 
 class QExploration(Choice):
@@ -185,7 +185,7 @@ class QExploration(Choice):
         if self._policy == "epsilon_greedy":
             epsilon = self.explore_var(frame)
             return torch.from_numpy(numpy_epsilon_greedy(heads[0], epsilon, noise.numpy()))
-        return super().in_numpy(heads, noise, frame)
+        return self([torch.from_numpy(heads[0])], *self.inputs(noise, frame))[0]
 
     def explore_var(self, frame: int) -> float:
         """Epsilon or temperature."""
@@ -226,11 +226,7 @@ class Noise:
     BLOCK_NUMBERS = 2**20  # with thousands of envs a block has fewer steps
 
     def __init__(
-        self,
-        kind: NoiseKind,
-        shape: tuple[int, ...],
-        seed: int,
-        device: torch.device | str = "cpu",
+        self, kind: NoiseKind, shape: tuple[int, ...], seed: int, device: torch.device | str = "cpu"
     ) -> None:
         self._kind = kind
         self._device = device

@@ -42,12 +42,12 @@ class DQN(SavedInParts):
     def __init__(self, spec: Spec, setup: Setup) -> None:
         self._spec = own = cast(DQNSpec, spec.agent.algorithm)
         self._batch_size = size = spec.agent.memory.batch_size
-        self._has_target = ALGORITHMS[own.name].target_net
+        self._targets = {"target_net": "net"} if ALGORITHMS[own.name].target_net else {}
         net = spec.agent.net
         self._q = make_q_net(net, setup)
         self.modules = {"net": self._q.net}
         state = self._q.initial_state() | {"td_error": torch.zeros(size, device=setup.device)}
-        if self._has_target:
+        if self._targets:
             state["target_net"] = state["net"].clone()
         self._row_loss = make_loss(net.loss_spec, reduction="none")
         gradient_steps = own.training_iter * own.training_batch_iter  # per training call
@@ -86,17 +86,12 @@ class DQN(SavedInParts):
         return Metrics(values, opt_steps=self._latest_steps, td_error=td_error)
 
     def target_nets(self) -> dict[str, dict[str, Tensor]]:
-        """State dicts of the target nets."""
         state = self.learner.state
         return {name: self._q.named_parameters(state[name]) for name in self._targets}
 
     def targets_kept(self) -> float:
         """Share of the target net before the latest update that is still in it."""
         return self._target_update.kept(self._latest_steps)
-
-    @property
-    def _targets(self) -> dict[str, str]:
-        return {"target_net": "net"} if self._has_target else {}
 
     def _step(
         self,
@@ -130,8 +125,8 @@ class DQN(SavedInParts):
     def _td_target(
         self, state: State, reward: Tensor, next_obs: Tensor, discount: Tensor
     ) -> Tensor:
-        slow = {**state, "net": state["target_net"]} if self._has_target else state
+        slow = {**state, "net": state["target_net"]} if self._targets else state
         target = select = self._q(slow, next_obs)[0]
-        if self._spec.name == "DoubleDQN" and self._has_target:
+        if self._spec.name == "DoubleDQN" and self._targets:
             select = self._q(state, next_obs)[0]
         return td_target(reward, discount, target, select)

@@ -76,17 +76,11 @@ class ActorCriticNets:
         self.net_states = [
             NetState(name, net.to(device), spec) for name, (net, spec) in nets.items()
         ]
+        self.specs = {net.name: net.spec for net in self.net_states}
+        self.modules = {net.name: net.net for net in self.net_states}
         self.seq_len = self.net_states[0].seq_len
         self._value_head = next(m for m in value_head.modules() if isinstance(m, nn.Linear))
         self._num_policy_heads = len(dims)
-
-    @property
-    def specs(self) -> dict[str, NetSpec]:
-        return {net.name: net.spec for net in self.net_states}
-
-    @property
-    def modules(self) -> dict[str, nn.Module]:
-        return {net.name: net.net for net in self.net_states}
 
     @property
     def are_alike(self) -> bool:

@@ -238,7 +238,7 @@ class PPO(SavedInParts):
         log_prob, value = (torch.cat(column) for column in zip(*passes, strict=True))
         return log_prob, value
 
-    def _make_learner(self, state: State, setup: Setup) -> Learner | ParallelLearners:
+    def _make_learner(self, state: State, setup: Setup) -> Learner:
         """One for all, or one for each of two nets of like size when there is a thread for each."""
         nets = self.nets.net_states
         if setup.threads == 1 or setup.device.type != "cpu" or not self.nets.are_alike:

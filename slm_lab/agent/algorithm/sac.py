@@ -182,7 +182,6 @@ class SoftActorCritic(SavedInParts):
         return spec.fixed_alpha * max(0.0, 1 - frame / spec.alpha_anneal_frames)
 
     def target_nets(self) -> dict[str, dict[str, Tensor]]:
-        """State dicts of the target nets."""
         state = self.learner.state
         pairs = zip(self._critics.targets, self._critics.net_states, strict=False)  # CrossQ: none
         return {name: net.named_parameters(state[name]) for name, net in pairs}

@@ -45,11 +45,7 @@ class SARSA(SavedInParts):
         self._rates = LearningRates({"net": net}, own.training_frequency * setup.num_envs)
         self._exploration = QExploration(own, setup)
         self.act = Actor(self._q, self._exploration, state, setup)
-        self._parts = {
-            "learner": self.learner,
-            "act": self.act,
-            "rates": self._rates,
-        }
+        self._parts = {"learner": self.learner, "act": self.act, "rates": self._rates}
 
     def to_env(self, action: Tensor) -> Tensor:
         return action

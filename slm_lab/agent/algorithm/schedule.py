@@ -125,7 +125,13 @@ class _TorchScheduler:
         self._scheduler.step()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"lr": self.value, "state": _plain(self._scheduler.state_dict())}
+        # What JSON can hold; a scheduler rebuilds the other entries from the spec.
+        plain = {
+            key: value
+            for key, value in self._scheduler.state_dict().items()
+            if value is None or isinstance(value, (int, float, str, list))
+        }
+        return {"lr": self.value, "state": plain}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._optimizer.param_groups[0]["lr"] = state["lr"]
@@ -151,12 +157,3 @@ class LearningRates(SavedInParts):
         for rate in self._rates.values():
             rate.advance(frame, calls)
         return mean
-
-
-def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    """The entries that JSON can hold; a scheduler rebuilds the others from the spec."""
-    return {
-        key: value
-        for key, value in state.items()
-        if value is None or isinstance(value, (int, float, str, list))
-    }

@@ -156,10 +156,7 @@ def _compile_directly(
     return lambda *inputs: native(list(inputs))
 
 
-_CONVOLUTIONS = {
-    torch.ops.aten.convolution.default,
-    torch.ops.aten.convolution_backward.default,
-}
+_CONVOLUTIONS = {torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default}
 
 
 def _tanh_by_sigmoid(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ schedule changes a value and never the graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
@@ -41,7 +41,6 @@ class NetState:
         self.name = name
         self.net = net.eval()
         self.spec = spec
-        self.max_grad_norm = spec.clip_grad_val
         self.optimizer = make_optimizer(spec.optim_spec)
         named = list(net.named_parameters())
         self._names = [key for key, _ in named]
@@ -66,7 +65,7 @@ class NetState:
             self.name: self._flat,
             f"{self.name}.lr": torch.zeros((), device=self._flat.device),
         }
-        if self.optimizer.decays:
+        if self.optimizer.decay:
             state[f"{self.name}.decay_mask"] = self._decay_mask
         state |= {f"{self.name}.slot.{key}": value for key, value in slots.items()}
         return state | {
@@ -108,8 +107,8 @@ class NetState:
     def optimizer_step(self, state: State, gradient: Tensor) -> tuple[State, Tensor]:
         """Clip by global norm, then one optimiser step: (changed entries, norm before clipping)."""
         norm = gradient.square().sum().sqrt()
-        if self.max_grad_norm is not None:
-            gradient = gradient * (self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0)
+        if self.spec.clip_grad_val is not None:
+            gradient = gradient * (self.spec.clip_grad_val / (norm + 1e-6)).clamp(max=1.0)
         prefix = f"{self.name}.slot."
         slots = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         lr, mask = state[f"{self.name}.lr"], state.get(f"{self.name}.decay_mask")
@@ -199,7 +198,7 @@ class Learner:
         step(sums, *self.state.values(), *batch)
         self._count += 1
 
-    def steps(self, batches: Iterable[tuple[Tensor, ...]]) -> None:
+    def steps(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
         for batch in batches:
             self.step(*batch)
 
@@ -253,7 +252,7 @@ class Learner:
         return self._sums
 
 
-class ParallelLearners:
+class ParallelLearners(Learner):
     """Learners over one state, one thread each; each moves its own entries.
 
     A minibatch of a few dozen rows is too small for two threads to share its products: on two cores
@@ -263,6 +262,7 @@ class ParallelLearners:
     """
 
     def __init__(self, learners: Sequence[Learner], threads: int) -> None:
+        self.state = learners[0].state
         self._learners = learners
         self._threads = max(1, threads // len(learners))
         # Native steps release the interpreter; of eager ones only one would run at a time anyway.
@@ -272,19 +272,10 @@ class ParallelLearners:
         self._have_compiled = False
 
     @property
-    def state(self) -> State:
-        return self._learners[0].state
-
-    @property
-    def shared_state(self) -> State:
-        return self._learners[0].shared_state
-
-    @property
     def is_compiled(self) -> bool:
         return all(learner.is_compiled for learner in self._learners)
 
     def steps(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
-        """Step every learner with every batch."""
         with _threads(self._threads):
             if self.is_compiled and self._have_compiled:
                 tasks = [self._pool.submit(learner.steps, batches) for learner in self._learners]
@@ -296,9 +287,6 @@ class ParallelLearners:
                 learner.steps(batches)
             self._have_compiled = True
 
-    def set_coefficients(self, **values: float) -> None:
-        self._learners[0].set_coefficients(**values)
-
     def mean_metrics(self) -> dict[str, float]:
         """Mean metrics as of one learner: losses add up, gradient norms are averaged."""
         parts = [learner.mean_metrics() for learner in self._learners]
@@ -309,16 +297,9 @@ class ParallelLearners:
         metrics["grad_norm"] = sum(part["grad_norm"] for part in parts) / len(parts)
         return metrics
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return self._learners[0].state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._learners[0].load_state_dict(state)
-
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """Run products and compiled loops on `count` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

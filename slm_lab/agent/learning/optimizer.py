@@ -37,10 +37,6 @@ class Optimizer:
     scalars: Mapping[str, float] = field(default_factory=dict)  # slots of one number, and its start
     first_value: float = 0.0  # initial value of vectors
 
-    @property
-    def decays(self) -> bool:
-        return bool(self.decay)
-
     def update(
         self, p: Tensor, grad: Tensor, slots: Slots, lr: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Slots]:

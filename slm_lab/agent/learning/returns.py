@@ -25,12 +25,7 @@ def gae(
 
 
 def n_step_returns(
-    reward: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    gamma: float,
-    n: int,
+    reward: Tensor, next_value: Tensor, terminated: Tensor, truncated: Tensor, gamma: float, n: int
 ) -> Tensor:
     """Up to n rewards (fewer where the episode ends first), then the value of the state reached."""
     bootstrap = next_value * ~terminated

@@ -8,8 +8,7 @@ import psutil
 import torch
 from loguru import logger
 
-from slm_lab.agent.memory.frame_replay import FrameReplay, place_spaces
-from slm_lab.agent.memory.replay import Replay, RewardTransform
+from slm_lab.agent.memory.replay import FrameReplay, Replay, place_spaces
 from slm_lab.agent.memory.return_replay import ReturnReplay
 from slm_lab.agent.memory.ring import make_columns
 from slm_lab.agent.memory.rollout import EpisodeMemory, RolloutMemory
@@ -19,6 +18,7 @@ from slm_lab.agent.memory.sampler import (
     SequenceSampler,
     UniformSampler,
 )
+from slm_lab.agent.preprocessor import Preprocessor
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.algorithm.base import Pace
 from slm_lab.types import Spaces
@@ -75,7 +75,7 @@ def make_replay(spec: Spec, spaces: Spaces, pace: Pace, seed: int) -> Replay:
 
 
 def make_return_replay(
-    spec: Spec, spaces: Spaces, seed: int, *, transform_reward: RewardTransform, rescales: bool
+    spec: Spec, spaces: Spaces, seed: int, preprocessor: Preprocessor
 ) -> ReturnReplay:
     """The past steps that self-imitation keeps beside its rollout."""
     algorithm: Any = spec.agent.algorithm
@@ -89,8 +89,8 @@ def make_return_replay(
         batch_size=memory.batch_size,
         gamma=algorithm.gamma,
         use_cer=memory.use_cer,
-        transform_reward=transform_reward,
-        rescales=rescales,
+        transform_reward=preprocessor.reward,
+        rescales=preprocessor.rescales_rewards,
     )
 
 

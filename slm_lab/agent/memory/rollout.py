@@ -285,10 +285,7 @@ class EpisodeMemory:
                 self._running[env] = []
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "running": pack(self._running),
-            "finished": pack(self._finished),
-        }
+        return {"running": pack(self._running), "finished": pack(self._finished)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._running, self._finished = (

@@ -16,7 +16,6 @@ class ConvNet(HeadedNet):
     """
 
     def make_body(self, spec: ConvNetSpec | DuelingConvNetSpec, obs_shape: Shape) -> int:
-        """Build convolutions and fully connected layers."""
         if len(obs_shape) != 3:
             problem = (
                 f"{spec.type} reads images [C, H, W]; the env gives {list(obs_shape)}. Use MLPNet."

@@ -220,7 +220,6 @@ class Recurrence:
         return torch.cat([net.remember(rows) for net in self._nets], -1)
 
     def row_spaces(self, spaces: Spaces) -> Spaces:
-        """The spaces of rows in place of observations."""
         width = math.prod(spaces.obs_shape) + 1 + self.memory_size
         return replace(spaces, obs_shape=(width,), obs_dtype="float32")
 

@@ -110,7 +110,7 @@ def test_native_steps_are_checked_before_threads_run_them(
 def test_one_learner_does_where_two_would_not_pay(
     make_spec: MakeSpec, values: dict[str, Any], threads: int
 ) -> None:
-    assert isinstance(make_ppo(make_spec, threads, **values).learner, Learner)
+    assert type(make_ppo(make_spec, threads, **values).learner) is Learner
 
 
 def test_every_learner_has_a_thread_once_its_step_is_compiled() -> None:
