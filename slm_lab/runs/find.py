@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,10 +40,8 @@ class SavedRun:
         """Sessions with a saved agent, best or last."""
         if not self.spec.agent.algorithm_info.learns:  # it has no net to save
             return self.layout.sessions(self.trial)
-        saved = _saved_agents(self.layout)
-        return tuple(
-            sorted(s for trial, s, is_best in saved if (trial, is_best) == (self.trial, best))
-        )
+        kind, saved = (self.trial, best), _saved_agents(self.layout)
+        return tuple(sorted(s for trial, s, is_best in saved if (trial, is_best) == kind))
 
     def best_session(self, *, best: bool = True) -> int:
         """The session with the highest training score, among those with a saved agent."""
@@ -107,16 +105,12 @@ def stamped_folders(data_dir: Path) -> dict[Path, str]:
 def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
     """The run folder that `train@{where}` refers to: `latest`, or the path of one."""
     if where == "latest":
-        # A search has a trial 0 too.
-        found = _latest(
-            spec_name,
-            data_dir,
-            lambda run: run.trial_spec_path(0).is_file() and not run.search_dir().exists(),
-        )
-        if found is None:
-            reason = f"no run of {spec_name} in {data_dir}. Start one with `train`, or give its"
-            raise _mode_error("train@latest", f"{reason} folder.")
-        return RunLayout.open(found.predir)
+        for run in _runs_of(spec_name, data_dir):
+            # A search has a trial 0 too.
+            if run.trial_spec_path(0).is_file() and not run.search_dir().exists():
+                return RunLayout.open(run.predir)
+        reason = f"no run of {spec_name} in {data_dir}. Start one with `train`, or give its folder."
+        raise _mode_error("train@latest", reason)
     try:
         spec_files(Path(where))
     except RunFolderError as error:
@@ -138,15 +132,11 @@ def train_mode(spec_name: str, data_dir: Path) -> str:
 def find_search(spec_name: str, where: str, data_dir: Path) -> RunLayout:
     """The folder that `search@{where}` refers to: `latest`, or the path of one."""
     if where == "latest":
-        found = _latest(
-            spec_name,
-            data_dir,
-            lambda run: run.journal_path().is_file() and run.spec_path().is_file(),
-        )
-        if found is None:
-            reason = f"no search of {spec_name} in {data_dir}. Start one with `search`."
-            raise _mode_error("search@latest", reason)
-        return found
+        for run in _runs_of(spec_name, data_dir):
+            if run.journal_path().is_file() and run.spec_path().is_file():
+                return run
+        reason = f"no search of {spec_name} in {data_dir}. Start one with `search`."
+        raise _mode_error("search@latest", reason)
     is_run = any(SPEC_FILE.fullmatch(path.name) for path in listed(Path(where)))
     if is_run and (layout := RunLayout.open(where)).journal_path().is_file():
         return layout
@@ -196,13 +186,10 @@ def find_folder(word: str, data_dir: Path) -> Path:
     )
 
 
-def _latest(
-    spec_name: str, data_dir: Path, accept: Callable[[RunLayout], bool]
-) -> RunLayout | None:
-    """The newest accepted folder of exactly that name: `ppo_large` is no run of `ppo`."""
+def _runs_of(spec_name: str, data_dir: Path) -> list[RunLayout]:
+    """Folders of exactly that name, the newest first: `ppo_large` is no run of `ppo`."""
     folders = stamped_folders(data_dir).items()
-    layouts = (RunLayout(folder, spec_name) for folder, name in folders if name == spec_name)
-    return next(filter(accept, layouts), None)
+    return [RunLayout(folder, spec_name) for folder, name in folders if name == spec_name]
 
 
 def _mode_error(mode: str, reason: str) -> SpecError:

@@ -135,11 +135,8 @@ class SearchState:
 def run_trials(
     plan: SearchPlan, reporter: SearchReporter, floor: float, should_stop: Callable[[], bool]
 ) -> str:
-    """Run every trial of the plan that the journal does not show as ended.
-
-    Returns when all are done or `should_stop` says so. Unfinished trials are then on disk, and
-    another call continues them. If the first trials all failed, the text says why.
-    """
+    """Run every trial of the plan that the journal does not show as ended, until all are done or
+    `should_stop` says so; another call continues. If the first trials all failed, returns why."""
     layout, options = reporter.layout, reporter.options
     check_local_fit(plan, options.ray_address)
     state = SearchState(plan, reporter, floor, should_stop)

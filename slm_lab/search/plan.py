@@ -65,10 +65,8 @@ class SearchPlan:
     gpu: float
 
     def rounds(self) -> tuple[int, ...]:
-        """Frames at which a trial reports: each rung, a regular grid, and its end.
-
-        The grid is no finer than the rows of the curve, because the score changes with these.
-        """
+        """Frames at which a trial reports: each rung, a regular grid, and its end. The grid is no
+        finer than the rows of the curve, because the score changes with these."""
         step = max(math.ceil(self.max_frame / REPORTS), self.log_frequency)
         return tuple(sorted({*self.rungs(), *range(step, self.max_frame, step), self.max_frame}))
 

@@ -47,10 +47,8 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class SearchJob:
-    """Settings that all trials of a search share; sent to every process once.
-
-    A trial reports after its `rounds`; after some of them, the `rungs`, the search may stop it.
-    """
+    """Settings that all trials of a search share; sent to every process once. A trial reports after
+    its `rounds`; after some of them, the `rungs`, the search may stop it."""
 
     spec: Spec
     predir: str

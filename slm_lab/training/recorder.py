@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from loguru import logger
@@ -14,7 +14,7 @@ from slm_lab.runs import files
 from slm_lab.runs.files import open_for_append, replacing
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec.run_folder import RunFolderError
-from slm_lab.training.sinks import TensorboardSink
+from slm_lab.training.sinks import TensorboardSink, WandbSink
 
 BASE_COLUMNS = (
     "total_reward",
@@ -35,26 +35,21 @@ COUNTERS = ("frame", "t", "epi", "opt_step")  # exact: float32 counts only to 16
 Row = dict[str, float]
 
 
-class Sink(Protocol):
-    """A receiver of metrics besides the CSV. A failure in it never ends a run."""
-
-    def scalars(self, frame: int, values: Mapping[str, float]) -> None: ...
-    def close(self) -> None: ...
-
-
 class Recorder:
     """Owns the metrics of a session so far, and the files that hold them.
 
     A row has the columns of `BASE_COLUMNS` except `total_reward_ma`, which is computed here. NaN,
     or a missing column, means not known. Further columns follow: first `ALGORITHM_COLUMNS`, then
-    any others in the order given. TensorBoard and the `sinks` receive every row.
+    any others in the order given. TensorBoard and the `sinks` receive every row; a failure in one
+    never ends a run.
     """
 
-    def __init__(self, layout: RunLayout, trial: int, session: int, *sinks: Sink) -> None:
+    def __init__(self, layout: RunLayout, trial: int, session: int, *sinks: WandbSink) -> None:
         self._folder = layout.predir
         self._train = _Table(layout.session_csv(trial, session, "train"), layout.predir)
         self._eval = _Table(layout.session_csv(trial, session, "eval"), layout.predir)
-        self._sinks = (TensorboardSink(layout, trial, session), *sinks)
+        own = TensorboardSink(layout, trial, session)
+        self._sinks: tuple[TensorboardSink | WandbSink, ...] = (own, *sinks)
 
     def record(self, row: Mapping[str, float], details: Mapping[str, float] | None = None) -> bool:
         """Add a training row; True if its moving average equals or beats the best so far. `details`
