@@ -13,12 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from slm_lab.runs.files import (
-    MAX_METRICS_BYTES,
-    MAX_SPEC_BYTES,
-    open_for_reading,
-    read_json_or_empty,
-)
+from slm_lab.runs import files
 from slm_lab.runs.layout import TIMESTAMP, RunLayout
 from slm_lab.spec import Problem, Spec, SpecError, load_saved_spec
 from slm_lab.spec.error import nearest
@@ -85,7 +80,7 @@ def _saved_agents(layout: RunLayout) -> set[tuple[int, int, bool]]:
 def _read_score(folder: Path, path: Path) -> float:
     """`total_reward_ma` of a metrics file; NaN if it has none."""
     try:
-        return float(read_json_or_empty(folder, path, MAX_METRICS_BYTES)["total_reward_ma"])
+        return float(files.read_json_or_empty(folder, path)["total_reward_ma"])
     except (ValueError, KeyError, TypeError, OverflowError):
         return math.nan
 
@@ -168,8 +163,8 @@ def open_run(
     if spec_path is None:
         known = ", ".join(str(key) for key in sorted(key for key in by_trial if key is not None))
         raise RunFolderError(f"{folder}: no spec of trial {trial}; there is one of trial {known}.")
-    with open_for_reading(folder, spec_path, MAX_SPEC_BYTES):  # refuses all but a plain file
-        pass
+    with files.open_for_reading(folder, spec_path, files.MAX_SPEC_BYTES):
+        pass  # refuses all but a plain file
     return SavedRun(layout, trial, load_saved_spec(spec_path, trust=trust))
 
 

@@ -14,18 +14,10 @@ from typing import Any
 
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.search_journal import Status, TrialReport
+from slm_lab.search import ray_setup
 from slm_lab.search.display import SearchDisplay
 from slm_lab.search.plan import SearchPlan
-from slm_lab.search.ray_setup import (
-    ASHAScheduler,
-    FIFOScheduler,
-    Searcher,
-    check_local_fit,
-    quiet,
-    ray_ready,
-    trial_resources,
-    tune,
-)
+from slm_lab.search.ray_setup import Searcher, tune
 from slm_lab.search.run import SearchReporter
 from slm_lab.search.space import make_sampler, values_at
 from slm_lab.search.worker import SearchJob, TrialWorker
@@ -138,7 +130,7 @@ def run_trials(
     """Run every trial of the plan that the journal does not show as ended, until all are done or
     `should_stop` says so; another call continues. If the first trials all failed, returns why."""
     layout, options = reporter.layout, reporter.options
-    check_local_fit(plan, options.ray_address)
+    ray_setup.check_local_fit(plan, options.ray_address)
     state = SearchState(plan, reporter, floor, should_stop)
     state.stop_file.unlink(missing_ok=True)
     state.replay()
@@ -153,9 +145,9 @@ def run_trials(
         rungs=plan.rungs(),
         floor=floor,
     )
-    with ray_ready(options.ray_address, layout.search_dir()), state.display:
+    with ray_setup.ray_ready(options.ray_address, layout.search_dir()), state.display:
         tuner = _tuner(state, job, layout)
-        with quiet():
+        with ray_setup.quiet():
             tuner.fit()
     state.stop_file.unlink(missing_ok=True)
     # Nothing reads Tune's own files: the journal has it all.
@@ -166,7 +158,7 @@ def run_trials(
 def _tuner(state: SearchState, job: SearchJob, layout: RunLayout) -> Any:
     worker = tune.with_parameters(TrialWorker, job=job)
     return tune.Tuner(
-        tune.with_resources(worker, trial_resources(state.plan)),
+        tune.with_resources(worker, ray_setup.trial_resources(state.plan)),
         tune_config=tune.TuneConfig(
             search_alg=_TrialSource(state),
             scheduler=state.scheduler,
@@ -252,7 +244,7 @@ def trial_name(trial: Any) -> str:
     return f"t{trial.config['trial']}"
 
 
-class NoEarlyStopping(FIFOScheduler):  # type: ignore[misc]  # ray publishes no types
+class NoEarlyStopping(ray_setup.FIFOScheduler):  # type: ignore[misc]  # ray publishes no types
     """Every trial runs to its end."""
 
     def replay(self, trial: int, result: Mapping[str, Any]) -> bool:
@@ -266,7 +258,7 @@ class _AshaTrial:
     trial_id: str
 
 
-class ReplayableAsha(ASHAScheduler):  # type: ignore[misc]
+class ReplayableAsha(ray_setup.ASHAScheduler):  # type: ignore[misc]
     """Ray's ASHA, in which a trial keeps its id from one start of the search to the next."""
 
     def replay(self, trial: int, result: Mapping[str, Any]) -> bool:
