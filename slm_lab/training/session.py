@@ -25,10 +25,9 @@ from slm_lab.training.distributed import SharedAlgorithm
 from slm_lab.training.executors.local import SharedNets
 from slm_lab.training.loop import Loop, evaluate
 from slm_lab.training.options import RunOptions
-from slm_lab.training.recorder import Recorder
+from slm_lab.training.recorder import Recorder, WandbSink
 from slm_lab.training.saving import SessionSaver, warn_of_unmoved_parameters
 from slm_lab.training.seeding import session_seeds
-from slm_lab.training.sinks import WandbSink
 from slm_lab.training.watchers import OperatorProfiler, Viewer
 from slm_lab.types import on_host
 
