@@ -56,7 +56,8 @@ class SearchState:
             overdue = False
             for report in record.reports:
                 result = {"frame": report.frame, "score": report.score}
-                overdue |= self.scheduler.replay(record.trial, result)
+                if isinstance(self.scheduler, ReplayableAsha):
+                    overdue |= self.scheduler.replay(record.trial, result)
             if record.is_running and overdue:  # stopped, but killed before that was written
                 self.end(record.trial, "stopped", record.score)
             elif not record.is_running:
@@ -227,9 +228,10 @@ class _Stopper(tune.Stopper):  # type: ignore[misc]
         return self._state.must_stop()
 
 
-def make_scheduler(plan: SearchPlan) -> NoEarlyStopping | ReplayableAsha:
+def make_scheduler(plan: SearchPlan) -> Any:
+    """ASHA if the plan asks for it; else every trial runs to its end."""
     if plan.halving is None:
-        return NoEarlyStopping()
+        return ray_setup.FIFOScheduler()
     return ReplayableAsha(
         time_attr="frame",
         metric="score",
@@ -244,13 +246,6 @@ def trial_name(trial: Any) -> str:
     return f"t{trial.config['trial']}"
 
 
-class NoEarlyStopping(ray_setup.FIFOScheduler):  # type: ignore[misc]  # ray publishes no types
-    """Every trial runs to its end."""
-
-    def replay(self, trial: int, result: Mapping[str, Any]) -> bool:
-        return False
-
-
 @dataclass(frozen=True, slots=True)
 class _AshaTrial:
     """A trial as ASHA sees it. Tune draws new ids at each start; the rungs remember this one."""
@@ -258,7 +253,7 @@ class _AshaTrial:
     trial_id: str
 
 
-class ReplayableAsha(ray_setup.ASHAScheduler):  # type: ignore[misc]
+class ReplayableAsha(ray_setup.ASHAScheduler):  # type: ignore[misc]  # ray publishes no types
     """Ray's ASHA, in which a trial keeps its id from one start of the search to the next."""
 
     def replay(self, trial: int, result: Mapping[str, Any]) -> bool:
