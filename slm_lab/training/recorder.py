@@ -19,9 +19,7 @@ import numpy as np
 from loguru import logger
 from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
 from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
-from tensorboard.summary.writer.record_writer import (  # type: ignore[import-untyped]
-    RecordWriter,
-)
+from tensorboard.summary.writer import record_writer  # type: ignore[import-untyped]
 
 from slm_lab.runs import files
 from slm_lab.runs.files import open_for_append, replacing
@@ -270,7 +268,7 @@ class TensorboardSink:
         event = Event(wall_time=time.time(), **content).SerializeToString()
         try:
             with open_for_append(self._layout.predir, self._path) as file:
-                RecordWriter(file).write(event)
+                record_writer.RecordWriter(file).write(event)
         except OSError as error:  # the CSV has the same numbers
             self._is_lost = True
             reason = f"TensorBoard gets no more events ({error.strerror})"

@@ -107,8 +107,8 @@ def run_session(
             if job.options.resume and is_finished(job.layout, job.trial, session):
                 return SessionEnd(session)
             try:
-                shape = (job.spec, job.layout, job.trial, session, job.options)
-                unit = Session(*shape, report=report, should_stop=should_stop, shared=job.shared)
+                parts = (job.spec, job.layout, job.trial, session, job.options)
+                unit = Session(*parts, report=report, should_stop=should_stop, shared=job.shared)
             except (SpecError, EnvError) as error:
                 return SessionEnd(session, str(error), bad_input=error)
             return SessionEnd(session, stopped_early=not unit.run())
