@@ -19,7 +19,7 @@ from slm_lab.search.display import SearchDisplay
 from slm_lab.search.plan import SearchPlan
 from slm_lab.search.ray_setup import Searcher, tune
 from slm_lab.search.run import SearchReporter
-from slm_lab.search.space import make_sampler, values_at
+from slm_lab.search.space import GridSampler, OptunaSampler, PointSampler, RandomSampler, values_at
 from slm_lab.search.worker import SearchJob, TrialWorker
 from slm_lab.spec import SpecError
 
@@ -226,6 +226,16 @@ class _Stopper(tune.Stopper):  # type: ignore[misc]
 
     def stop_all(self) -> bool:
         return self._state.must_stop()
+
+
+def make_sampler(plan: SearchPlan, seed: int) -> PointSampler:
+    match plan.sampler:
+        case "grid":
+            return GridSampler(plan.space)
+        case "random":
+            return RandomSampler(plan.space, seed)
+        case _:
+            return OptunaSampler(plan.space, seed, plan.max_trial)
 
 
 def make_scheduler(plan: SearchPlan) -> Any:
