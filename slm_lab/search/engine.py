@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.search_journal import Status, TrialReport
@@ -256,8 +255,7 @@ def trial_name(trial: Any) -> str:
     return f"t{trial.config['trial']}"
 
 
-@dataclass(frozen=True, slots=True)
-class _AshaTrial:
+class _AshaTrial(NamedTuple):
     """A trial as ASHA sees it. Tune draws new ids at each start; the rungs remember this one."""
 
     trial_id: str
