@@ -153,7 +153,7 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
         raise SpecError(problems, "the command")
     admit_modules(spec)
     if options.wandb:
-        from slm_lab.training.sinks import check_wandb  # with TensorBoard, slow to import
+        from slm_lab.training.recorder import check_wandb  # with TensorBoard, slow to import
 
         check_wandb()
 

@@ -43,10 +43,8 @@ def enjoy(
     render: bool = False,
     video: Path | None = None,
 ) -> Episodes:
-    """Play a session's agent and return its episodes. The run folder is not changed.
-
-    A window shows one env in real time; without one, several envs run at once. The same seed gives
-    the same episodes for the same number of envs.
+    """Play a session's agent; the run folder is not changed. A window shows one env in real time;
+    without one, several envs run at once. The same seed and number of envs give the same episodes.
     """
     set_threads(run.spec, RunOptions())
     is_watched = render or video is not None
@@ -94,10 +92,8 @@ def can_write_mp4() -> bool:
 
 @contextmanager
 def open_video(path: Path, fps: float, *, folder: Path | None = None) -> Iterator[_Mp4 | _Gif]:
-    """Write frames [H, W, 3] of bytes to a video, which appears when the block ends well.
-
-    `folder` is the run folder if the video goes there; links in it are refused.
-    """
+    """Write frames [H, W, 3] of bytes to a video, which appears when the block ends well. Links in
+    `folder`, the run folder if the video goes there, are refused."""
     if path.suffix not in SUFFIXES:
         raise EnvError(f"--out: found `{path.name}`; expected a name in .mp4 or .gif.")
     if path.suffix == ".mp4" and not can_write_mp4():

@@ -124,8 +124,9 @@ class _FolderState:
 def _folder_state(layout: RunLayout, *, is_live: bool = False) -> _FolderState:
     """`is_live` says that a process was at work at the last look."""
     predir = layout.predir
+    folders = [predir, *(predir / name for name in ("info", "checkpoint", "video"))]
     paths = [
-        *(predir, predir / "info", predir / "checkpoint", predir / "video"),
+        *folders,
         layout.run_lock(),
         layout.trial_metrics_scalar(0),
         layout.trial_provenance(0),

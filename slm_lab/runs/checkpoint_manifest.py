@@ -79,8 +79,7 @@ class CheckpointManifest:
 
 
 def read_manifest(folder: Path, *, run_dir: Path | None = None) -> CheckpointManifest:
-    """Read the manifest of a checkpoint and check that all its files exist in the stated sizes.
-
+    """Read the manifest of a checkpoint and check that all its files exist in the stated sizes;
     `check_files` checks the checksums, which takes a while. `run_dir` is the run folder, if known.
     """
     manifest = load_manifest(folder, run_dir=run_dir)
@@ -130,11 +129,7 @@ def check_files(folder: Path, manifest: CheckpointManifest) -> None:
 
 def is_plain_name(name: str) -> bool:
     """Whether a name can only refer to a file directly in its folder."""
-    return (
-        name not in ("", ".", "..")
-        and not any(c in name for c in "/\\:\0")
-        and os.path.basename(name) == name
-    )
+    return name not in ("", ".", "..") and not any(c in name for c in "/\\:\0")
 
 
 def _regular_size(path: Path) -> int:

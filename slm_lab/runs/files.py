@@ -142,10 +142,8 @@ def plain_files(folder: Path, where: Path) -> list[Path]:
 
 @contextmanager
 def replacing(folder: Path, path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that takes the place of `path` when the block ends without an error.
-
-    A kill leaves the old file or the new one. Missing folders above it are created.
-    """
+    """Open a file that takes the place of `path` when the block ends without an error; a kill
+    leaves the old one or the new one. Missing folders above it are created."""
     with _written(folder, path), _parent(folder, path, make=True) as (handle, name):
         _check_replaceable(handle, name)
         beside, flags = f".{name}.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
@@ -216,9 +214,7 @@ def path_beside(
     path: Path, name: str, folder: Path | None, error: type[Exception]
 ) -> Iterator[Path]:
     """A path that a library writes to; the file takes the place of `path` if the block ends well.
-
-    `folder` is the run folder that `path` is in, if it is. Places that cannot be written to are an
-    `error` before the block begins.
+    `folder` is the run folder, if `path` is in one. A place that cannot be written is an `error`.
     """
     beside = path.with_name(name)
     try:

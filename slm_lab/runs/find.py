@@ -9,16 +9,11 @@ from __future__ import annotations
 import glob
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from slm_lab.runs.files import (
-    MAX_METRICS_BYTES,
-    MAX_SPEC_BYTES,
-    open_for_reading,
-    read_json_or_empty,
-)
+from slm_lab.runs import files
 from slm_lab.runs.layout import TIMESTAMP, RunLayout
 from slm_lab.spec import Problem, Spec, SpecError, load_saved_spec
 from slm_lab.spec.error import nearest
@@ -40,10 +35,8 @@ class SavedRun:
         """Sessions with a saved agent, best or last."""
         if not self.spec.agent.algorithm_info.learns:  # it has no net to save
             return self.layout.sessions(self.trial)
-        saved = _saved_agents(self.layout)
-        return tuple(
-            sorted(s for trial, s, is_best in saved if (trial, is_best) == (self.trial, best))
-        )
+        kind, saved = (self.trial, best), _saved_agents(self.layout)
+        return tuple(sorted(s for trial, s, is_best in saved if (trial, is_best) == kind))
 
     def best_session(self, *, best: bool = True) -> int:
         """The session with the highest training score, among those with a saved agent."""
@@ -87,7 +80,7 @@ def _saved_agents(layout: RunLayout) -> set[tuple[int, int, bool]]:
 def _read_score(folder: Path, path: Path) -> float:
     """`total_reward_ma` of a metrics file; NaN if it has none."""
     try:
-        return float(read_json_or_empty(folder, path, MAX_METRICS_BYTES)["total_reward_ma"])
+        return float(files.read_json_or_empty(folder, path)["total_reward_ma"])
     except (ValueError, KeyError, TypeError, OverflowError):
         return math.nan
 
@@ -107,16 +100,12 @@ def stamped_folders(data_dir: Path) -> dict[Path, str]:
 def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
     """The run folder that `train@{where}` refers to: `latest`, or the path of one."""
     if where == "latest":
-        # A search has a trial 0 too.
-        found = _latest(
-            spec_name,
-            data_dir,
-            lambda run: run.trial_spec_path(0).is_file() and not run.search_dir().exists(),
-        )
-        if found is None:
-            reason = f"no run of {spec_name} in {data_dir}. Start one with `train`, or give its"
-            raise _mode_error("train@latest", f"{reason} folder.")
-        return RunLayout.open(found.predir)
+        for run in _runs_of(spec_name, data_dir):
+            # A search has a trial 0 too.
+            if run.trial_spec_path(0).is_file() and not run.search_dir().exists():
+                return RunLayout.open(run.predir)
+        reason = f"no run of {spec_name} in {data_dir}. Start one with `train`, or give its folder."
+        raise _mode_error("train@latest", reason)
     try:
         spec_files(Path(where))
     except RunFolderError as error:
@@ -138,15 +127,11 @@ def train_mode(spec_name: str, data_dir: Path) -> str:
 def find_search(spec_name: str, where: str, data_dir: Path) -> RunLayout:
     """The folder that `search@{where}` refers to: `latest`, or the path of one."""
     if where == "latest":
-        found = _latest(
-            spec_name,
-            data_dir,
-            lambda run: run.journal_path().is_file() and run.spec_path().is_file(),
-        )
-        if found is None:
-            reason = f"no search of {spec_name} in {data_dir}. Start one with `search`."
-            raise _mode_error("search@latest", reason)
-        return found
+        for run in _runs_of(spec_name, data_dir):
+            if run.journal_path().is_file() and run.spec_path().is_file():
+                return run
+        reason = f"no search of {spec_name} in {data_dir}. Start one with `search`."
+        raise _mode_error("search@latest", reason)
     is_run = any(SPEC_FILE.fullmatch(path.name) for path in listed(Path(where)))
     if is_run and (layout := RunLayout.open(where)).journal_path().is_file():
         return layout
@@ -178,8 +163,8 @@ def open_run(
     if spec_path is None:
         known = ", ".join(str(key) for key in sorted(key for key in by_trial if key is not None))
         raise RunFolderError(f"{folder}: no spec of trial {trial}; there is one of trial {known}.")
-    with open_for_reading(folder, spec_path, MAX_SPEC_BYTES):  # refuses all but a plain file
-        pass
+    with files.open_for_reading(folder, spec_path, files.MAX_SPEC_BYTES):
+        pass  # refuses all but a plain file
     return SavedRun(layout, trial, load_saved_spec(spec_path, trust=trust))
 
 
@@ -196,13 +181,10 @@ def find_folder(word: str, data_dir: Path) -> Path:
     )
 
 
-def _latest(
-    spec_name: str, data_dir: Path, accept: Callable[[RunLayout], bool]
-) -> RunLayout | None:
-    """The newest accepted folder of exactly that name: `ppo_large` is no run of `ppo`."""
+def _runs_of(spec_name: str, data_dir: Path) -> list[RunLayout]:
+    """Folders of exactly that name, the newest first: `ppo_large` is no run of `ppo`."""
     folders = stamped_folders(data_dir).items()
-    layouts = (RunLayout(folder, spec_name) for folder, name in folders if name == spec_name)
-    return next(filter(accept, layouts), None)
+    return [RunLayout(folder, spec_name) for folder, name in folders if name == spec_name]
 
 
 def _mode_error(mode: str, reason: str) -> SpecError:

@@ -62,8 +62,7 @@ def is_held(path: Path, *, folder: Path | None = None) -> bool | None:
     """Whether a process holds the lock; None if its owner is on another machine.
 
     The lock is not touched: taking it, even for a moment, could turn away a run that starts just
-    then. A process holds it that the file names and that still lives. A process that started after
-    the file was written has only got the same id.
+    then. The file names its holder. A process that started later has only got the same id.
     """
     try:
         status = os.lstat(path)

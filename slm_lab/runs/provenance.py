@@ -78,15 +78,9 @@ class RunRecord:
 @contextmanager
 def recorded_run(path: Path, mode: str, cores: int, *, folder: Path) -> Iterator[RunRecord]:
     """Add a record to the file `path` in a run folder; the caller sets its `end`."""
-    this = RunRecord(
-        mode=mode,
-        git_sha=git_sha(),
-        git_dirty=git_dirty(),
-        versions=versions(*PACKAGES, *ENV_PACKAGES),
-        cores=cores,
-        machine=platform.machine(),
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    known = versions(*PACKAGES, *ENV_PACKAGES)
+    this = RunRecord(mode, git_sha(), git_dirty(), known, cores, platform.machine(), started)
     before = read_run_records(path, folder=folder)
     _write_records(folder, path, [*before, this])
     start, cpu_start = time.monotonic(), _cpu_seconds()
@@ -135,13 +129,9 @@ def versions(*packages: str) -> dict[str, str]:
 
 def git_sha() -> str | None:
     """Commit of the running code, if it runs from a checkout."""
-    found = git("rev-parse", "--show-toplevel", "HEAD")
-    if found is not None:
-        top, sha = found.splitlines()
-        # An installed copy may lie in somebody else's repository, inside its virtual environment.
-        if Path(top) == PACKAGE_ROOT:
-            return sha
-    return os.environ.get("SLM_LAB_GIT_SHA")
+    top, _, sha = (git("rev-parse", "--show-toplevel", "HEAD") or "").partition("\n")
+    # An installed copy may lie in somebody else's repository, inside its virtual environment.
+    return sha if Path(top) == PACKAGE_ROOT else os.environ.get("SLM_LAB_GIT_SHA")
 
 
 def git_dirty() -> bool | None:

@@ -152,7 +152,9 @@ def _trial_status(layout: RunLayout, max_session: int) -> tuple[Status, str]:
     if not (layout.predir / "checkpoint").is_dir() and layout.trial_metrics_scalar(0).exists():
         return "done", ""  # by a version that kept no checkpoints, or the original
     # By what is on disk, however many sessions a spec from elsewhere asks for.
-    begun = [s for s in _sessions_with_checkpoints(layout) if s < max_session]
+    pattern = re.compile(rf"{re.escape(layout.trial_name(0))}_s(\d{{1,6}})")
+    folders = (pattern.fullmatch(path.name) for path in listed(layout.predir / "checkpoint"))
+    begun = [s for match in folders if match and (s := int(match[1])) < max_session]
     finished = {s for s in begun if is_finished(layout, 0, s)}
     if len(finished) >= max_session:
         if was_killed(layout, 0):
@@ -166,12 +168,6 @@ def _trial_status(layout: RunLayout, max_session: int) -> tuple[Status, str]:
             return "failed", f"session {session} {ends[session]}"
     left = f"{max_session - len(finished)} of {max_session} session(s) left to finish"
     return "resumable", left
-
-
-def _sessions_with_checkpoints(layout: RunLayout) -> list[int]:
-    pattern = re.compile(rf"{re.escape(layout.trial_name(0))}_s(\d{{1,6}})")
-    folders = (pattern.fullmatch(path.name) for path in listed(layout.predir / "checkpoint"))
-    return sorted(int(match[1]) for match in folders if match)
 
 
 def _session_ends(layout: RunLayout) -> dict[int, str]:

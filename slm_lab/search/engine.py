@@ -9,25 +9,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.search_journal import Status, TrialReport
+from slm_lab.search import ray_setup
 from slm_lab.search.display import SearchDisplay
 from slm_lab.search.plan import SearchPlan
-from slm_lab.search.ray_setup import (
-    ASHAScheduler,
-    FIFOScheduler,
-    Searcher,
-    check_local_fit,
-    quiet,
-    ray_ready,
-    trial_resources,
-    tune,
-)
+from slm_lab.search.ray_setup import Searcher, tune
 from slm_lab.search.run import SearchReporter
-from slm_lab.search.space import make_sampler, values_at
+from slm_lab.search.space import GridSampler, OptunaSampler, PointSampler, RandomSampler, values_at
 from slm_lab.search.worker import SearchJob, TrialWorker
 from slm_lab.spec import SpecError
 
@@ -64,7 +55,8 @@ class SearchState:
             overdue = False
             for report in record.reports:
                 result = {"frame": report.frame, "score": report.score}
-                overdue |= self.scheduler.replay(record.trial, result)
+                if isinstance(self.scheduler, ReplayableAsha):
+                    overdue |= self.scheduler.replay(record.trial, result)
             if record.is_running and overdue:  # stopped, but killed before that was written
                 self.end(record.trial, "stopped", record.score)
             elif not record.is_running:
@@ -135,13 +127,10 @@ class SearchState:
 def run_trials(
     plan: SearchPlan, reporter: SearchReporter, floor: float, should_stop: Callable[[], bool]
 ) -> str:
-    """Run every trial of the plan that the journal does not show as ended.
-
-    Returns when all are done or `should_stop` says so. Unfinished trials are then on disk, and
-    another call continues them. If the first trials all failed, the text says why.
-    """
+    """Run every trial of the plan that the journal does not show as ended, until all are done or
+    `should_stop` says so; another call continues. If the first trials all failed, returns why."""
     layout, options = reporter.layout, reporter.options
-    check_local_fit(plan, options.ray_address)
+    ray_setup.check_local_fit(plan, options.ray_address)
     state = SearchState(plan, reporter, floor, should_stop)
     state.stop_file.unlink(missing_ok=True)
     state.replay()
@@ -156,9 +145,9 @@ def run_trials(
         rungs=plan.rungs(),
         floor=floor,
     )
-    with ray_ready(options.ray_address, layout.search_dir()), state.display:
+    with ray_setup.ray_ready(options.ray_address, layout.search_dir()), state.display:
         tuner = _tuner(state, job, layout)
-        with quiet():
+        with ray_setup.quiet():
             tuner.fit()
     state.stop_file.unlink(missing_ok=True)
     # Nothing reads Tune's own files: the journal has it all.
@@ -169,7 +158,7 @@ def run_trials(
 def _tuner(state: SearchState, job: SearchJob, layout: RunLayout) -> Any:
     worker = tune.with_parameters(TrialWorker, job=job)
     return tune.Tuner(
-        tune.with_resources(worker, trial_resources(state.plan)),
+        tune.with_resources(worker, ray_setup.trial_resources(state.plan)),
         tune_config=tune.TuneConfig(
             search_alg=_TrialSource(state),
             scheduler=state.scheduler,
@@ -238,9 +227,20 @@ class _Stopper(tune.Stopper):  # type: ignore[misc]
         return self._state.must_stop()
 
 
-def make_scheduler(plan: SearchPlan) -> NoEarlyStopping | ReplayableAsha:
+def make_sampler(plan: SearchPlan, seed: int) -> PointSampler:
+    match plan.sampler:
+        case "grid":
+            return GridSampler(plan.space)
+        case "random":
+            return RandomSampler(plan.space, seed)
+        case _:
+            return OptunaSampler(plan.space, seed, plan.max_trial)
+
+
+def make_scheduler(plan: SearchPlan) -> Any:
+    """ASHA if the plan asks for it; else every trial runs to its end."""
     if plan.halving is None:
-        return NoEarlyStopping()
+        return ray_setup.FIFOScheduler()
     return ReplayableAsha(
         time_attr="frame",
         metric="score",
@@ -255,21 +255,13 @@ def trial_name(trial: Any) -> str:
     return f"t{trial.config['trial']}"
 
 
-class NoEarlyStopping(FIFOScheduler):  # type: ignore[misc]  # ray publishes no types
-    """Every trial runs to its end."""
-
-    def replay(self, trial: int, result: Mapping[str, Any]) -> bool:
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class _AshaTrial:
+class _AshaTrial(NamedTuple):
     """A trial as ASHA sees it. Tune draws new ids at each start; the rungs remember this one."""
 
     trial_id: str
 
 
-class ReplayableAsha(ASHAScheduler):  # type: ignore[misc]
+class ReplayableAsha(ray_setup.ASHAScheduler):  # type: ignore[misc]  # ray publishes no types
     """Ray's ASHA, in which a trial keeps its id from one start of the search to the next."""
 
     def replay(self, trial: int, result: Mapping[str, Any]) -> bool:

@@ -65,10 +65,8 @@ class SearchPlan:
     gpu: float
 
     def rounds(self) -> tuple[int, ...]:
-        """Frames at which a trial reports: each rung, a regular grid, and its end.
-
-        The grid is no finer than the rows of the curve, because the score changes with these.
-        """
+        """Frames at which a trial reports: each rung, a regular grid, and its end. The grid is no
+        finer than the rows of the curve, because the score changes with these."""
         step = max(math.ceil(self.max_frame / REPORTS), self.log_frequency)
         return tuple(sorted({*self.rungs(), *range(step, self.max_frame, step), self.max_frame}))
 
@@ -194,30 +192,24 @@ def describe_search(spec: Spec, speed: float) -> str:
     ratio = plan.max_trial / count
     verdict = "enough" if ratio >= low else f"too few: set meta.max_trial to {low * count} or more"
     parallel = max(1, min(int(available_cores() // plan.cpu), plan.max_trial))
-    lines = [f"Search of {spec.name}, {plan.sampler} sampler"]
-    lines += [f"  {dim}" for dim in plan.space]
-    lines.append(
+    frames, cores = plan.most_frames, available_cores()
+    lines = [
+        f"Search of {spec.name}, {plan.sampler} sampler",
+        *(f"  {dim}" for dim in plan.space),
         f"Trials   {plan.max_trial} over {count} dimension(s): {ratio:.1f} per dimension, "
-        f"the rule is {low} to {high}: {verdict}"
-    )
-    lines.append(
+        f"the rule is {low} to {high}: {verdict}",
         f"Each     {plan.max_session} session(s) of {plan.max_frame:,} frames, "
-        f"{parallel} trial(s) at once ({plan.cpu:g} of {available_cores()} core(s) each)"
-    )
-    lines.append(f"Frames   {plan.most_frames:,} without early stopping")
-    frames = plan.most_frames
+        f"{parallel} trial(s) at once ({plan.cpu:g} of {cores} core(s) each)",
+        f"Frames   {frames:,} without early stopping",
+    ]
     if plan.halving is not None:
-        rungs = ", ".join(f"{rung:,}" for rung in plan.halving.rungs(plan.max_frame))
-        frames = plan.expected_frames
-        lines.append(
-            f"         about {frames:,} with ASHA (rungs at {rungs}; one in "
-            f"{plan.halving.reduction_factor:g} passes)"
-        )
-    lines.append(
-        f"Time     about {_duration(frames / speed / parallel)}, at the {speed:,.0f} frames/s "
-        "of one session measured now, not compiled"
-    )
-    return "\n".join(lines)
+        rungs = ", ".join(f"{rung:,}" for rung in plan.rungs())
+        frames, factor = plan.expected_frames, plan.halving.reduction_factor
+        passing = f"with ASHA (rungs at {rungs}; one in {factor:g} passes)"
+        lines.append(f"         about {frames:,} {passing}")
+    duration = _duration(frames / speed / parallel)
+    measured = f"at the {speed:,.0f} frames/s of one session measured now, not compiled"
+    return "\n".join([*lines, f"Time     about {duration}, {measured}"])
 
 
 def measure_speed(spec: Spec, seconds: float = 4.0) -> float:

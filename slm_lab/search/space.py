@@ -16,15 +16,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from slm_lab.runs.search_journal import Point
 from slm_lab.spec import Spec, split_search_key
-
-if TYPE_CHECKING:
-    from slm_lab.search.plan import SearchPlan
 
 _EDGE = 1e-9  # a normal distribution has no value at 0 and 1
 _DIGITS = 12  # enough for the multiples of a step such as 0.1 to come out as people write them
@@ -122,16 +119,6 @@ class PointSampler(Protocol):
     def tell(self, trial: int, score: float) -> None:
         """Take note of the score that a trial ended with, if that matters."""
         return
-
-
-def make_sampler(plan: SearchPlan, seed: int) -> PointSampler:
-    match plan.sampler:
-        case "grid":
-            return GridSampler(plan.space)
-        case "random":
-            return RandomSampler(plan.space, seed)
-        case _:
-            return OptunaSampler(plan.space, seed, plan.max_trial)
 
 
 class RandomSampler(PointSampler):

@@ -47,10 +47,8 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class SearchJob:
-    """Settings that all trials of a search share; sent to every process once.
-
-    A trial reports after its `rounds`; after some of them, the `rungs`, the search may stop it.
-    """
+    """Settings that all trials of a search share; sent to every process once. A trial reports after
+    its `rounds`; after some of them, the `rungs`, the search may stop it."""
 
     spec: Spec
     predir: str
@@ -85,11 +83,8 @@ class TrialRounds:
                 log = session_log(layout.log_path(trial, index), folder, index)
                 self._resources.enter_context(log)
                 with logger.contextualize(session=index):
-                    self._sessions.append(
-                        Session(
-                            job.spec, layout, trial, index, job.options, should_stop=should_stop
-                        )
-                    )
+                    unit = (job.spec, layout, trial, index, job.options)
+                    self._sessions.append(Session(*unit, should_stop=should_stop))
         except BaseException:
             self.close()
             raise

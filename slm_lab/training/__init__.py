@@ -8,8 +8,7 @@ loop.py         act, step, observe, update; play whole episodes without learning
 seeding.py      random streams from one seed
 threads.py      threads of a session
 
-recorder.py     metrics of a session, in its CSV and in TensorBoard
-sinks.py        the metrics in TensorBoard and in Weights & Biases
+recorder.py     metrics of a session, in its CSV, in TensorBoard and in Weights & Biases
 console.py      log files, and progress at the terminal
 watchers.py     `--render` and `--profile`
 

@@ -36,19 +36,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from slm_lab.agent.memory.ring import Ring
-from slm_lab.runs.checkpoint_manifest import (
-    MANIFEST,
-    SCHEMA,
-    CheckpointError,
-    CheckpointManifest,
-    FileEntry,
-    OldCheckpointError,
-    check_files,
-    link,
-    read_manifest,
-    rotate,
-    sync_folder,
-)
+from slm_lab.runs import checkpoint_manifest
+from slm_lab.runs.checkpoint_manifest import CheckpointError, CheckpointManifest, FileEntry
 from slm_lab.runs.files import make_folder
 from slm_lab.runs.provenance import versions
 
@@ -97,9 +86,9 @@ class CheckpointStore:
             if slot == "best" and _holds(newest, manifest):
                 shutil.rmtree(beside)
                 return manifest
-            write_synced(beside / MANIFEST, manifest.to_bytes())
-            sync_folder(beside)
-            rotate(beside, newest)
+            write_synced(beside / checkpoint_manifest.MANIFEST, manifest.to_bytes())
+            checkpoint_manifest.sync_folder(beside)
+            checkpoint_manifest.rotate(beside, newest)
         except OSError:
             shutil.rmtree(beside, ignore_errors=True)
             raise
@@ -114,7 +103,7 @@ class CheckpointStore:
                 continue
             try:
                 manifest, state = read_checkpoint(folder, max_bytes=max_bytes)
-            except OldCheckpointError:
+            except checkpoint_manifest.OldCheckpointError:
                 raise
             except CheckpointError as error:
                 problems.append(error)
@@ -136,13 +125,13 @@ class CheckpointStore:
 def read_checkpoint(folder: Path, *, max_bytes: int) -> Checkpoint:
     """Manifest and state of a checkpoint folder, with every checksum verified. `max_bytes` bounds
     what is allocated, whatever the folder claims. Rings come as `StoredRing`s."""
-    manifest = read_manifest(folder)
-    if manifest.schema != SCHEMA:
-        raise OldCheckpointError(folder, manifest)
+    manifest = checkpoint_manifest.read_manifest(folder)
+    if manifest.schema != checkpoint_manifest.SCHEMA:
+        raise checkpoint_manifest.OldCheckpointError(folder, manifest)
     if manifest.size > max_bytes:
         found = f"claims {manifest.size:,} bytes, expected {max_bytes:,} at most for this spec"
-        raise CheckpointError(folder / MANIFEST, found)
-    check_files(folder, manifest)
+        raise CheckpointError(folder / checkpoint_manifest.MANIFEST, found)
+    checkpoint_manifest.check_files(folder, manifest)
     content = _read_json(folder, manifest)
     path = folder / TENSORS
     try:
@@ -179,7 +168,7 @@ def _write_state(folder: Path, state: State, base: Path | None) -> dict[str, Fil
 def _stored_rings(folder: Path) -> dict[str, StoredRing]:
     """The rings of an older checkpoint; none if it is missing or cannot be used."""
     try:
-        manifest = read_manifest(folder)
+        manifest = checkpoint_manifest.read_manifest(folder)
         layouts = _read_json(folder, manifest)["rings"]
         return {path: StoredRing.of(layouts[path], folder, manifest) for path in layouts}
     except (CheckpointError, KeyError, TypeError, ValueError):
@@ -190,7 +179,7 @@ def _read_json(folder: Path, manifest: CheckpointManifest) -> dict[str, Any]:
     path = folder / STATE
     for name in (STATE, TENSORS):
         if name not in manifest.files:
-            raise CheckpointError(folder / name, f"is not in the {MANIFEST}")
+            raise CheckpointError(folder / name, f"is not in the {checkpoint_manifest.MANIFEST}")
     if manifest.files[STATE].size > MAX_STATE_BYTES:
         raise CheckpointError(path, f"{manifest.files[STATE].size:,} bytes are too many")
     try:
@@ -205,8 +194,8 @@ def _read_json(folder: Path, manifest: CheckpointManifest) -> dict[str, Any]:
 def _holds(folder: Path, manifest: CheckpointManifest) -> bool:
     """Whether a folder holds, undamaged, the checkpoint that a manifest describes."""
     try:
-        found = read_manifest(folder)
-        check_files(folder, found)
+        found = checkpoint_manifest.read_manifest(folder)
+        checkpoint_manifest.check_files(folder, found)
     except CheckpointError:
         return False
     return found.files == manifest.files and found.spec_sha256 == manifest.spec_sha256
@@ -279,7 +268,7 @@ def write_ring(
     entries: dict[str, FileEntry] = {}
     for chunk in kept:
         assert base is not None
-        link(base.folder / chunk.file, folder / chunk.file)
+        checkpoint_manifest.link(base.folder / chunk.file, folder / chunk.file)
         entries[chunk.file] = base.entries[chunk.file]
     step = max(1, MAX_CHUNK_BYTES // ring.row_bytes)
     for first in range(start, ring.written, step):

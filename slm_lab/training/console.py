@@ -156,8 +156,6 @@ def format_profile(env_s: float, act_s: float, learn_s: float, other_s: float) -
 
 def format_value(key: str, value: float) -> str:
     """Format `frame` as 2.00e+05, rewards as 500.00, other fractions to four digits."""
-    if math.isnan(value):
-        return "nan"
     if key == "frame":
         return f"{value:.2e}"
     if key in ("total_reward", "total_reward_ma"):

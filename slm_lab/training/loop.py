@@ -70,10 +70,9 @@ class Loop:
     ) -> None:
         """Train until `max_frame`, calling `checkpoint` each time another `every` frames are done.
 
-        `should_stop` is asked between steps, so that an interrupted session ends complete. A run
-        that pauses at the frame `until` goes through the same steps as one that does not.
-        `save_if_due` gets the time and returns whether it saved; after a step the state is
-        complete.
+        `should_stop` is asked between steps, where the state is complete. `save_if_due` gets the
+        time there and returns whether it saved. A run that pauses at the frame `until` goes through
+        the same steps as one that does not.
         """
         agent, env, clock, profile = self.agent, self.env, self.clock, self.profile
         num_envs, max_frame = env.num_envs, self.max_frame

@@ -1,20 +1,31 @@
-"""The metrics history of a session: the rows of its CSV files, and who else receives them."""
+"""The metrics history of a session: the rows of its CSV files, and who else receives them.
+
+These are TensorBoard and, with `--wandb` (extra `wandb`), Weights & Biases.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from collections.abc import Mapping, Sequence
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from loguru import logger
+from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-untyped]
+from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+from tensorboard.summary.writer import record_writer  # type: ignore[import-untyped]
 
 from slm_lab.runs import files
 from slm_lab.runs.files import open_for_append, replacing
 from slm_lab.runs.layout import RunLayout
+from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.run_folder import RunFolderError
-from slm_lab.training.sinks import TensorboardSink
 
 BASE_COLUMNS = (
     "total_reward",
@@ -34,12 +45,9 @@ COUNTERS = ("frame", "t", "epi", "opt_step")  # exact: float32 counts only to 16
 
 Row = dict[str, float]
 
-
-class Sink(Protocol):
-    """A receiver of metrics besides the CSV. A failure in it never ends a run."""
-
-    def scalars(self, frame: int, values: Mapping[str, float]) -> None: ...
-    def close(self) -> None: ...
+_number = count()
+PROJECT = "slm-lab"
+OFFLINE = ("offline", "disabled", "dryrun")
 
 
 class Recorder:
@@ -47,14 +55,16 @@ class Recorder:
 
     A row has the columns of `BASE_COLUMNS` except `total_reward_ma`, which is computed here. NaN,
     or a missing column, means not known. Further columns follow: first `ALGORITHM_COLUMNS`, then
-    any others in the order given. TensorBoard and the `sinks` receive every row.
+    any others in the order given. TensorBoard and the `sinks` receive every row; a failure in one
+    never ends a run.
     """
 
-    def __init__(self, layout: RunLayout, trial: int, session: int, *sinks: Sink) -> None:
+    def __init__(self, layout: RunLayout, trial: int, session: int, *sinks: WandbSink) -> None:
         self._folder = layout.predir
         self._train = _Table(layout.session_csv(trial, session, "train"), layout.predir)
         self._eval = _Table(layout.session_csv(trial, session, "eval"), layout.predir)
-        self._sinks = (TensorboardSink(layout, trial, session), *sinks)
+        own = TensorboardSink(layout, trial, session)
+        self._sinks: tuple[TensorboardSink | WandbSink, ...] = (own, *sinks)
 
     def record(self, row: Mapping[str, float], details: Mapping[str, float] | None = None) -> bool:
         """Add a training row; True if its moving average equals or beats the best so far. `details`
@@ -223,3 +233,105 @@ def _spell(column: str, value: float) -> str:
 
 def _as_written(column: str, value: float) -> float:
     return float(_spell(column, value) or math.nan)
+
+
+class TensorboardSink:
+    """Owns an event file, which is complete when `scalars` returns.
+
+    TensorBoard's own writer uses a thread; to wait until it has flushed takes longer than this.
+    The sessions of a trial share one of TensorBoard's runs. A purge marker of a resumed session
+    would cut the curves of the others too, so a repeated frame shows as two points.
+    """
+
+    def __init__(self, layout: RunLayout, trial: int, session: int) -> None:
+        self._layout = layout
+        self._unit = f"trial{trial}_session{session}"
+        writer = f"{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_number)}"
+        name = f"events.out.tfevents.{writer}.{layout.session_name(trial, session)}"
+        self._path = layout.log_dir() / name
+        self._is_lost = False
+        self._write(file_version="brain.Event:2")
+
+    def scalars(self, frame: int, values: Mapping[str, float]) -> None:
+        points = [
+            Summary.Value(tag=f"{name}/{self._unit}", simple_value=value)
+            for name, value in values.items()
+            if math.isfinite(value)
+        ]
+        self._write(step=frame, summary=Summary(value=points))
+
+    def close(self) -> None: ...
+
+    def _write(self, **content: Any) -> None:
+        if self._is_lost:
+            return
+        event = Event(wall_time=time.time(), **content).SerializeToString()
+        try:
+            with open_for_append(self._layout.predir, self._path) as file:
+                record_writer.RecordWriter(file).write(event)
+        except OSError as error:  # the CSV has the same numbers
+            self._is_lost = True
+            reason = f"TensorBoard gets no more events ({error.strerror})"
+            logger.warning(f"{self._path.parent}: {reason}")
+
+
+def check_wandb() -> None:
+    """Refuse `--wandb` before training if W&B is not installed or knows no account."""
+    if importlib.util.find_spec("wandb") is None:
+        found = "wandb is not installed. Install the extra `wandb`: pip install 'slm-lab[wandb]'"
+        raise SpecError([Problem("--wandb", found)], "the command")
+    if os.environ.get("WANDB_MODE") in OFFLINE:
+        return
+    import wandb
+
+    if not wandb.api.api_key:
+        found = "no account is known here. Run `wandb login`, or set WANDB_MODE=offline"
+        raise SpecError([Problem("--wandb", found)], "the command")
+
+
+class WandbSink:
+    """Owns one W&B run. A failure ends the sending with a warning, and training continues.
+
+    The runs of a trial form a group, and have their files in the run folder. W&B's own settings
+    apply: `WANDB_MODE=offline` needs no network and no account, and `wandb sync` sends the files
+    later; `WANDB_PROJECT` and `WANDB_ENTITY` say where to.
+    """
+
+    def __init__(self, spec: Spec, layout: RunLayout, trial: int, session: int) -> None:
+        self._run: Any = None
+        self._is_lost = False
+        self._call(lambda: self._start(spec, layout, trial, session))
+
+    def scalars(self, frame: int, values: Mapping[str, float]) -> None:
+        """Send a row; W&B draws against `frame`. Frames repeated by a resume appear twice."""
+        known = {name: value for name, value in values.items() if math.isfinite(value)}
+        self._call(lambda: self._run.log({"frame": frame, **known}))
+
+    def close(self) -> None:
+        self._call(lambda: self._run.finish())
+
+    def _start(self, spec: Spec, layout: RunLayout, trial: int, session: int) -> None:
+        import wandb
+
+        group = f"{layout.predir.name}_t{trial}"
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            group=group,
+            name=layout.session_name(trial, session),
+            id=f"{group}_s{session}",
+            resume="allow",
+            dir=str(layout.predir.resolve()),
+            config={"spec_name": spec.name, "trial": trial, "session": session, **spec.to_dict()},
+            reinit="create_new",  # a search trains several sessions in one process
+            settings=wandb.Settings(console="off", silent=True),
+        )
+        self._run.define_metric("*", step_metric="frame")
+
+    def _call(self, function: Callable[[], None]) -> None:
+        if self._is_lost:
+            return
+        try:
+            function()
+        except Exception as error:
+            self._is_lost = True
+            logger.warning(f"W&B gets no more of this session ({error!s:.300})")

@@ -236,11 +236,8 @@ def warn_of_unmoved_parameters(agent: Agent, before: StateDicts) -> None:
 
 
 def load_model(path: Path, *, folder: Path | None = None) -> dict[str, Tensor]:
-    """Load plain tensors by name from a file of unknown origin, or raise a RunFolderError.
-
-    Nothing in the file is executed, and reading takes no more memory than the file has bytes.
-    `folder` is the run folder, by default that of the file.
-    """
+    """Load plain tensors by name from a file of unknown origin, or raise a RunFolderError. Nothing
+    in it is executed, and reading takes no more memory than the file has bytes."""
     with open_for_reading(folder or path.parent, path) as file:
         _check_archive(path, file)
         file.seek(0)

@@ -25,10 +25,9 @@ from slm_lab.training.distributed import SharedAlgorithm
 from slm_lab.training.executors.local import SharedNets
 from slm_lab.training.loop import Loop, evaluate
 from slm_lab.training.options import RunOptions
-from slm_lab.training.recorder import Recorder
+from slm_lab.training.recorder import Recorder, WandbSink
 from slm_lab.training.saving import SessionSaver, warn_of_unmoved_parameters
 from slm_lab.training.seeding import session_seeds
-from slm_lab.training.sinks import WandbSink
 from slm_lab.training.watchers import OperatorProfiler, Viewer
 from slm_lab.types import on_host
 
@@ -148,7 +147,11 @@ class Session:
             self.saver.save_models(latest=self._divergence is None)
             self._recorder.write_tables()
             if self._divergence is not None:  # last: a resume skips a session that has this report
-                self._write_divergence_report(self._divergence)
+                last, report = dict(self._latest_metrics()), self._divergence
+                content = {"frame": report.frame, "terms": report.terms, "last_finite": last}
+                text = json.dumps(content, indent=1, default=str) + "\n"
+                path = self._layout.divergence_report(self._trial, self._session)
+                write_or_warn(self._layout.predir, path, text)
         else:
             self.save()
         since_start = self._loop.clock.seconds - self._seconds_before
@@ -276,16 +279,8 @@ class Session:
             profile=format_profile(profile.env, profile.act, profile.learn, profile.other),
         )
 
-    # Divergence
-
     def _check_parameters(self) -> None:
         check_parameters(self._agent.algorithm.learner.state, self.frame)
-
-    def _write_divergence_report(self, error: DivergenceError) -> None:
-        last = dict(self._latest_metrics())
-        content = {"frame": error.frame, "terms": error.terms, "last_finite": last}
-        path = self._layout.divergence_report(self._trial, self._session)
-        write_or_warn(self._layout.predir, path, json.dumps(content, indent=1, default=str) + "\n")
 
     def _start_line(self) -> str:
         return (

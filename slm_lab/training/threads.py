@@ -26,10 +26,9 @@ def set_threads(spec: Spec, options: RunOptions) -> None:
 
 
 def keep_numpy_on_one_thread() -> None:
-    """Limit NumPy to one thread: acting in a few envs needs only small matrix products.
-
-    Its OpenBLAS would use every core it sees, and its threads wait for one another by spinning. Two
-    sessions on two cores spent 40 % of their time that way.
+    """Limit NumPy to one thread: acting in a few envs needs only small matrix products, for which
+    its OpenBLAS uses every core, with threads that spin. Two sessions on two cores lost 40 % of
+    their time.
     """
     ThreadpoolController().select(internal_api="openblas").limit(limits=1)
 

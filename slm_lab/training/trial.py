@@ -15,15 +15,8 @@ from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.resume import unfinished_sessions
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.training.console import TrialDisplay
-from slm_lab.training.executors.local import (
-    STOP_SIGNALS,
-    Executor,
-    StopRequest,
-    TrialJob,
-    run_here,
-    run_in_processes,
-    signals_kept,
-)
+from slm_lab.training.executors import local
+from slm_lab.training.executors.local import Executor, StopRequest, TrialJob
 from slm_lab.training.options import RunOptions
 
 
@@ -41,7 +34,10 @@ def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions)
     sessions = list(range(spec.meta.max_session))
     if options.resume:
         sessions = unfinished_sessions(spec, layout, trial)
-    execute = _executor(spec, options)
+    execute: Executor = local.run_here if spec.meta.max_session == 1 else local.run_in_processes
+    if options.ray_address is not None:
+        module = import_with_ray("slm_lab.training.executors.ray_cluster", "--ray-address")
+        execute = module.run_on_cluster
     display = TrialDisplay(trial, spec.meta.max_session)
     with display, stop_on_signals() as stop:
         job = TrialJob(spec, layout, trial, options)
@@ -54,14 +50,6 @@ def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions)
         failed={end.session: end.error for end in ends if end.error is not None},
         stopped_by=None if is_whole else stop.signal,
     )
-
-
-def _executor(spec: Spec, options: RunOptions) -> Executor:
-    if options.ray_address is not None:
-        module = import_with_ray("slm_lab.training.executors.ray_cluster", "--ray-address")
-        cluster: Executor = module.run_on_cluster
-        return cluster
-    return run_here if spec.meta.max_session == 1 else run_in_processes
 
 
 def import_with_ray(module: str, path: str, what: str = "") -> ModuleType:
@@ -93,7 +81,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
             sys.exit(128 + signum)
         stop.remember(signum)
 
-    with signals_kept():
-        for signum in STOP_SIGNALS:
+    with local.signals_kept():
+        for signum in local.STOP_SIGNALS:
             signal.signal(signum, remember)
         yield stop

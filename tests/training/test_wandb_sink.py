@@ -17,7 +17,7 @@ import pytest
 
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import SpecError
-from slm_lab.training.sinks import WandbSink, check_wandb
+from slm_lab.training.recorder import WandbSink, check_wandb
 
 pytestmark = pytest.mark.slow
 

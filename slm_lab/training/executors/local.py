@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -107,8 +107,8 @@ def run_session(
             if job.options.resume and is_finished(job.layout, job.trial, session):
                 return SessionEnd(session)
             try:
-                shape = (job.spec, job.layout, job.trial, session, job.options)
-                unit = Session(*shape, report=report, should_stop=should_stop, shared=job.shared)
+                parts = (job.spec, job.layout, job.trial, session, job.options)
+                unit = Session(*parts, report=report, should_stop=should_stop, shared=job.shared)
             except (SpecError, EnvError) as error:
                 return SessionEnd(session, str(error), bad_input=error)
             return SessionEnd(session, stopped_early=not unit.run())
@@ -150,19 +150,14 @@ def run_here(
 def run_in_processes(
     job: TrialJob, sessions: Sequence[int], display: TrialDisplay, stop: StopRequest
 ) -> Iterator[SessionEnd]:
-    with shared_nets(job.spec) as shared:
-        if shared is not None:
-            job = replace(job, spec=worker_spec(job.spec), shared=shared)
-        yield from _run_processes(job, sessions, display, stop)
-
-
-def _run_processes(
-    job: TrialJob, sessions: Sequence[int], display: TrialDisplay, stop: StopRequest
-) -> Iterator[SessionEnd]:
     waiting = list(sessions)
     running: dict[int, SessionProcess] = {}
     kill_at = math.inf
-    try:
+    with ExitStack() as afterwards:
+        shared = afterwards.enter_context(shared_nets(job.spec))
+        if shared is not None:
+            job = replace(job, spec=worker_spec(job.spec), shared=shared)
+        afterwards.callback(_kill, running)
         while waiting or running:
             if stop() and kill_at == math.inf:
                 kill_at = time.monotonic() + STOP_GRACE_SECONDS
@@ -185,8 +180,6 @@ def _run_processes(
                     if message.bad_input is not None:
                         waiting.clear()
                     yield message
-    finally:
-        _kill(running)
 
 
 def _kill(running: dict[int, SessionProcess]) -> None:

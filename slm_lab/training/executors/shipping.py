@@ -24,16 +24,8 @@ from pathlib import Path, PurePosixPath
 
 from loguru import logger
 
-from slm_lab.runs.checkpoint_manifest import (
-    MANIFEST,
-    CheckpointError,
-    FileEntry,
-    check_files,
-    is_plain_name,
-    link,
-    read_manifest,
-    rotate,
-)
+from slm_lab.runs import checkpoint_manifest
+from slm_lab.runs.checkpoint_manifest import MANIFEST, CheckpointError, FileEntry, read_manifest
 from slm_lab.runs.files import check_place, make_folder
 
 Files = dict[str, FileEntry]
@@ -159,7 +151,7 @@ class FileSender:
             shutil.rmtree(frozen, ignore_errors=True)
             frozen.mkdir(parents=True)
             for name in files:
-                link(source / name, frozen / name)
+                checkpoint_manifest.link(source / name, frozen / name)
         except OSError:
             return None
         if _contents(frozen) != files:  # it was replaced meanwhile; the next look finds the new one
@@ -190,7 +182,7 @@ class FileReceiver:
                 case Same(name):
                     path = self._inside(name)
                     older = path.parent.with_name(f"{path.parent.name}-1")
-                    link(older / path.name, _arriving(path.parent) / path.name)
+                    checkpoint_manifest.link(older / path.name, _arriving(path.parent) / path.name)
                 case Complete(checkpoint):
                     return self._install(self._inside(checkpoint))
         except OSError as error:
@@ -210,17 +202,17 @@ class FileReceiver:
     def _install(self, checkpoint: Path) -> bool:
         arriving = _arriving(checkpoint)
         try:
-            check_files(arriving, read_manifest(arriving))
+            checkpoint_manifest.check_files(arriving, read_manifest(arriving))
         except CheckpointError as error:
             logger.warning(f"a checkpoint did not arrive, the one before it is kept: {error}")
             shutil.rmtree(arriving, ignore_errors=True)
             return False
-        rotate(arriving, checkpoint)
+        checkpoint_manifest.rotate(arriving, checkpoint)
         return True
 
     def _inside(self, name: str) -> Path:
         parts = PurePosixPath(name).parts
-        if not parts or not all(is_plain_name(part) for part in parts):
+        if not parts or not all(checkpoint_manifest.is_plain_name(part) for part in parts):
             raise ValueError(f"{name!r:.80} is no file of a run folder")
         return self._folder.joinpath(*parts)
 
