@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -26,10 +26,7 @@ STYLES = {"running": "cyan", "done": "green", "failed": "red", "resumable": "yel
 DataDir = Annotated[Path, Option("--data-dir", "-d", help="Folder of runs.")]
 Repo = Annotated[
     str | None,
-    Option(
-        "--repo",
-        help="Dataset such as user/name, or file:PATH for a directory. By default HF_REPO.",
-    ),
+    Option(help="Dataset such as user/name, or file:PATH for a directory. By default HF_REPO."),
 ]
 
 
@@ -70,10 +67,9 @@ def print_local(pattern: str, data_dir: Path) -> None:
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:
+    sessions = f"{run.sessions}/{run.max_session}"
     if run.kind == "search":
         sessions = f"{run.trials}/{run.max_trial or '?'} trials"
-    else:
-        sessions = f"{run.sessions}/{run.max_session}"
     return (
         printable(run.key),
         printable(run.algorithm),
@@ -94,13 +90,9 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in HEAD:
-        is_run = name == "RUN"
-        table.add_column(
-            name.lower(),
-            justify="right" if name in RIGHT else "left",
-            overflow="fold" if is_run else "ellipsis",
-            no_wrap=not is_run,
-        )
+        overflow: Any = "fold" if name == "RUN" else "ellipsis"
+        justify: Any = "right" if name in RIGHT else "left"
+        table.add_column(name.lower(), justify=justify, overflow=overflow, no_wrap=name != "RUN")
     for row in rows:
         table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
     Console().print(table)
@@ -215,18 +207,12 @@ def _each(
             continue
         typer.echo(f"{done} {Path(name).name} {into}: {transfer}")
         if transfer.skipped:
-            typer.echo(
-                "  left out, because its manifest does not name them or they begin with a dot: "
-                f"{', '.join(transfer.skipped[:5])}",
-                err=True,
-            )
+            reason = "left out, because its manifest does not name them or they begin with a dot"
+            typer.echo(f"  {reason}: {', '.join(transfer.skipped[:5])}", err=True)
         if transfer.damaged:
             failed += 1
-            typer.echo(
-                f"  not sent, because they are damaged or no plain files: "
-                f"{', '.join(transfer.damaged[:5])}. Mend or remove them, and push again.",
-                err=True,
-            )
+            some = f"{', '.join(transfer.damaged[:5])}. Mend or remove them, and push again."
+            typer.echo(f"  not sent, because they are damaged or no plain files: {some}", err=True)
     if failed:
         raise typer.Exit(BAD_INPUT)
 

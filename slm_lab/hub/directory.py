@@ -9,7 +9,7 @@ import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slm_lab.hub.remote import (
@@ -136,9 +136,8 @@ class DirectoryRemote:
         except RunFolderError as error:
             raise RemoteError(str(error)) from None
         except (KeyError, TypeError) as error:
-            raise RemoteError(
-                f"{incoming / DONE}: is damaged ({error!r:.80}). Remove it."
-            ) from None
+            found = f"is damaged ({error!r:.80})"
+            raise RemoteError(f"{incoming / DONE}: {found}. Remove it.") from None
         check_files(folder, names)
         check_files(folder, gone)
         paths = {name: incoming / "files" / name for name in names}
@@ -160,10 +159,8 @@ class DirectoryRemote:
     def _check_root(self) -> None:
         # It is never created: a share that is not mounted would fill the disk beneath it.
         if not self._root.is_dir():
-            raise NotAllowed(
-                f"{self.label}: no such directory. Mount it, create it with "
-                f"`mkdir -p {self._root}`, or give another with HF_REPO or --repo."
-            )
+            fix = f"Mount it, create it with `mkdir -p {self._root}`, or give another with HF_REPO"
+            raise NotAllowed(f"{self.label}: no such directory. {fix} or --repo.")
 
     @contextmanager
     def _explained(self, folder: str) -> Iterator[None]:
@@ -172,11 +169,9 @@ class DirectoryRemote:
         except RunFolderError as error:
             raise RemoteError(f"{self.label}: {error}") from None
         except OSError as error:
-            where = error.filename or folder
-            raise RemoteError(
-                f"{self.label}: {where}: {error.strerror}. What was copied so far is kept; "
-                "run the command again."
-            ) from None
+            found = f"{error.filename or folder}: {error.strerror}"
+            fix = "What was copied so far is kept; run the command again."
+            raise RemoteError(f"{self.label}: {found}. {fix}") from None
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -202,9 +197,7 @@ def _copy(source_root: Path, source: Path, target_root: Path, target: Path) -> N
 
 
 def _remove_empty(folder: Path, root: Path) -> None:
-    while folder != root:
-        try:
+    with suppress(OSError):  # not empty
+        while folder != root:
             folder.rmdir()
-        except OSError:
-            return
-        folder = folder.parent
+            folder = folder.parent

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.algorithm.base import AlgorithmInfo
@@ -63,10 +63,6 @@ def _sums_rewards(spec: Spec) -> bool:
     return getattr(algorithm, "num_step_returns", None) is not None and algorithm.lam is None
 
 
-def _normalizes_batches(spec: Spec) -> bool:
-    return spec.agent.net.normalizes_batches or spec.agent.critic.normalizes_batches
-
-
 FEATURES: dict[str, Feature] = {
     feature.name: feature
     for feature in (
@@ -95,7 +91,11 @@ FEATURES: dict[str, Feature] = {
         Feature("distributed", "meta.distributed", lambda s: bool(s.meta.distributed)),
         Feature("parallel learners", "meta.threads", lambda s: (s.meta.threads or 1) > 1),
         Feature("shared net", "agent.net.shared", lambda s: s.agent.net.shared, _having("lam")),
-        Feature("batch norm", "agent.net.batch_norm", _normalizes_batches),
+        Feature(
+            "batch norm",
+            "agent.net.batch_norm",
+            lambda s: s.agent.net.normalizes_batches or s.agent.critic.normalizes_batches,
+        ),
         _algorithm_flag("symlog"),
         _algorithm_flag("clip_vloss"),
         Feature("multi-discrete actions", "env.name", lambda s: False),  # seen once there is an env
@@ -114,6 +114,9 @@ class Refusal:
     other: str | frozenset[str]
     reason: str
     fix: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}. {self.fix}"
 
 
 REFUSALS = (
@@ -186,12 +189,10 @@ REFUSALS = (
 )
 
 # Pairs that no spec can write: the net has no such key, or no env has both.
-_APART = frozenset(
-    {
-        frozenset({"recurrent net", "batch norm"}),
-        frozenset({"life loss", "privileged critic"}),
-        frozenset({"life loss", "multi-discrete actions"}),
-    }
+_APART = (
+    {"recurrent net", "batch norm"},
+    {"life loss", "privileged critic"},
+    {"life loss", "multi-discrete actions"},
 )
 
 Verdict = Literal["accepted", "refused", "not applicable"]
@@ -227,7 +228,7 @@ def verdict(feature: str, other: str) -> Verdict:
     """Decide whether one spec can have two features."""
     if refusal_of(feature, other):
         return "refused"
-    is_apart = frozenset({feature, other}) in _APART
+    is_apart = {feature, other} in _APART
     return "accepted" if algorithms_with(feature, other) and not is_apart else "not applicable"
 
 
@@ -244,8 +245,7 @@ def problems_of(spec: Spec) -> Iterator[Problem]:
             other = FEATURES[refusal.other].key if refusal.other in on else None
         if other is not None:
             key = FEATURES[refusal.feature].key
-            message = f"does not go with {other}: {refusal.reason}. {refusal.fix}"
-            yield Problem(key, message)
+            yield Problem(key, f"does not go with {other}: {refusal}")
 
 
 _PAGE = """\
@@ -262,24 +262,26 @@ reason below. `-` does not apply: no algorithm has both keys.
 
 def compatibility_page() -> str:
     """Write the tables of all pairs in Markdown."""
-    by_algorithm = _markdown(LEARNING, verdict_with_algorithm)
-    by_feature = _markdown(tuple(FEATURES), verdict)
-    reasons = [_reason(refusal) for refusal in REFUSALS]
-    keys = [f"| {feature.name} | `{feature.key}` |" for feature in FEATURES.values()]
-    parts = [
-        _PAGE,
-        "## Features and algorithms\n",
-        *by_algorithm,
-        "\n## Features and features\n",
-        *by_feature,
-        f"\n{_counts()}\n",
-        "## What turns a feature on\n",
-        "| feature | key |\n|---|---|",
-        *keys,
-        "\n## Why not\n",
-        *reasons,
-    ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(_page()) + "\n"
+
+
+def _page() -> Iterator[str]:
+    yield _PAGE
+    yield "## Features and algorithms\n"
+    yield from _markdown(LEARNING, verdict_with_algorithm)
+    yield "\n## Features and features\n"
+    yield from _markdown(tuple(FEATURES), verdict)
+    pairs = [verdict(*pair) for pair in itertools.combinations(FEATURES, 2)]
+    both = pairs + [verdict_with_algorithm(f, a) for f in FEATURES for a in LEARNING]
+    counts = ", ".join(f"{both.count(each)} {each}" for each in get_args(Verdict))
+    yield f"\n{len(both)} pairs: {counts}.\n"
+    yield "## What turns a feature on\n"
+    yield "| feature | key |\n|---|---|"
+    yield from (f"| {feature.name} | `{feature.key}` |" for feature in FEATURES.values())
+    yield "\n## Why not\n"
+    for refusal in REFUSALS:
+        others = [refusal.other] if isinstance(refusal.other, str) else sorted(refusal.other)
+        yield f"- **{refusal.feature}** and {', '.join(others)}: {refusal}"
 
 
 def _markdown(others: tuple[str, ...], judge: Callable[[str, str], Verdict]) -> Iterator[str]:
@@ -289,19 +291,3 @@ def _markdown(others: tuple[str, ...], judge: Callable[[str, str], Verdict]) -> 
     for feature in FEATURES:
         row = ["" if feature == other else cells[judge(feature, other)] for other in others]
         yield f"| **{feature}** | " + " | ".join(row) + " |"
-
-
-def _counts() -> str:
-    pairs = [verdict(*pair) for pair in itertools.combinations(FEATURES, 2)]
-    with_algorithms = [verdict_with_algorithm(f, a) for f in FEATURES for a in LEARNING]
-    both = pairs + with_algorithms
-    counts = {kind: both.count(kind) for kind in ("accepted", "refused", "not applicable")}
-    return (
-        f"{len(both)} pairs: {counts['accepted']} accepted, {counts['refused']} refused, "
-        f"{counts['not applicable']} not applicable."
-    )
-
-
-def _reason(refusal: Refusal) -> str:
-    others = [refusal.other] if isinstance(refusal.other, str) else sorted(refusal.other)
-    return f"- **{refusal.feature}** and {', '.join(others)}: {refusal.reason}. {refusal.fix}"

@@ -7,6 +7,7 @@ and one net block may describe actor and critic. This module turns the first for
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, create_model
@@ -22,7 +23,6 @@ from slm_lab.spec.search import DISTRIBUTIONS
 
 Schema = dict[str, Any]
 
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # What may stand for a number: a placeholder, or one that YAML reads as text, such as 1e-3.
 _NUMBER_AS_TEXT = {
     "type": "string",
@@ -64,15 +64,13 @@ def file_schema() -> Schema:
     blocks: dict[str, Schema] = schema.pop("$defs")
     for name, block in blocks.items():
         blocks[name] = _as_written(block)
-    _take_any_key(blocks["EnvSpec"])
+    blocks["EnvSpec"]["additionalProperties"] = True  # for the env's constructor
     for net in NETS.spec_classes():
         _name_actor_and_critic(blocks[net.__name__])
-    arguments = {key: value for kwargs in OPTIMIZERS.values() for key, value in kwargs.items()}
-    _open_arguments(
-        blocks["OptimSpec"], sorted(OPTIMIZERS), {k: _typed(v) for k, v in arguments.items()}
-    )
-    _open_arguments(blocks["SchedulerSpec"], sorted(SCHEDULERS), None)
-    _open_arguments(blocks["LossSpec"], sorted(LOSSES.values()), None)
+    kwargs = {key: _typed(value) for given in OPTIMIZERS.values() for key, value in given.items()}
+    _open_arguments(blocks["OptimSpec"], OPTIMIZERS, kwargs)
+    _open_arguments(blocks["SchedulerSpec"], SCHEDULERS)
+    _open_arguments(blocks["LossSpec"], LOSSES.values())
 
     spec = _as_written(schema)
     spec["required"] = ["agent", "env"]  # a spec in a file is named by its key
@@ -84,7 +82,7 @@ def file_schema() -> Schema:
     blocks["AgentSpec"]["required"] = ["algorithm"]
     blocks["AgentSpec"]["properties"]["algorithm"]["required"] = ["name"]
     return {
-        "$schema": _DIALECT,
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "SLM Lab spec file",
         "description": "Spec names -> specs. Names that begin with _ are never run.",
         "type": "object",
@@ -109,7 +107,7 @@ def _as_written(block: Schema) -> Schema:
     properties = {}
     for key, schema in block.get("properties", {}).items():
         written = _loosened(schema)
-        if key not in required and not _allows_null(written):
+        if key not in required and {"type": "null"} not in written.get("anyOf", []):
             about = {k: written.pop(k) for k in ("description", "default") if k in written}
             written = {"anyOf": [written, {"type": "null"}], **about}
         properties[key] = written
@@ -137,26 +135,12 @@ def _loosened(schema: Any) -> Any:
 def _choice(schema: Schema) -> Schema:
     """Rewrite a union as if/then on the key that decides it, so that editors check that branch."""
     key, options = schema["discriminator"]["propertyName"], schema["discriminator"]["mapping"]
-    return {
-        **{k: v for k, v in schema.items() if k == "description"},
-        "type": "object",
-        "properties": {key: {"enum": sorted(options)}},
-        "allOf": [
-            {
-                "if": {"properties": {key: {"const": option}}, "required": [key]},
-                "then": {"$ref": reference},
-            }
-            for option, reference in sorted(options.items())
-        ],
-    }
-
-
-def _allows_null(schema: Schema) -> bool:
-    return any(option == {"type": "null"} for option in schema.get("anyOf", []))
-
-
-def _take_any_key(block: Schema) -> None:
-    block["additionalProperties"] = True  # for the env's constructor
+    choice = {k: v for k, v in schema.items() if k == "description"}
+    choice |= {"type": "object", "properties": {key: {"enum": sorted(options)}}, "allOf": []}
+    for option, reference in sorted(options.items()):
+        is_chosen = {"properties": {key: {"const": option}}, "required": [key]}
+        choice["allOf"].append({"if": is_chosen, "then": {"$ref": reference}})
+    return choice
 
 
 def _name_actor_and_critic(block: Schema) -> None:
@@ -164,32 +148,26 @@ def _name_actor_and_critic(block: Schema) -> None:
     shared = {"type", *HEAD_STD_KEYS}
     own = {key: value for key, value in block["properties"].items() if key not in shared}
     for who in ("actor", "critic"):
-        block["properties"] |= {
-            f"{who}_{key}": {
-                **schema,
-                "description": f"{schema['description']} Of the {who} alone.",
-            }
-            for key, schema in own.items()
-        }
+        for key, schema in own.items():
+            about = f"{schema['description']} Of the {who} alone."
+            block["properties"][f"{who}_{key}"] = {**schema, "description": about}
     # A key may be given for each of the two instead of for both.
     block["required"] = ["type"]
 
 
-def _open_arguments(block: Schema, names: list[str], arguments: dict[str, Schema] | None) -> None:
+def _open_arguments(block: Schema, names: Iterable[str], kwargs: Schema | None = None) -> None:
     """Put the arguments beside the name; torch checks those that are not listed here."""
-    name = {**block["properties"]["name"], "enum": names}
+    name = {**block["properties"]["name"], "enum": sorted(names)}
     name.pop("anyOf", None)
-    block["properties"] = {"name": name, **(arguments or {})}
-    block["additionalProperties"] = arguments is None
+    block["properties"] = {"name": name, **(kwargs or {})}
+    block["additionalProperties"] = kwargs is None
 
 
 def _typed(default: object) -> Schema:
+    about = {"description": "Argument of the optimiser."}
     if isinstance(default, bool):
-        return {"type": "boolean", "description": "Argument of the optimiser."}
+        return {"type": "boolean", **about}
     if isinstance(default, tuple):
-        pair = {"type": "array", "minItems": 2, "maxItems": 2}
-        return {**pair, "description": "Argument of the optimiser: two numbers."}
-    return {
-        "anyOf": [{"type": "number"}, _NUMBER_AS_TEXT],
-        "description": "Argument of the optimiser.",
-    }
+        about = {"description": "Argument of the optimiser: two numbers."}
+        return {"type": "array", "minItems": 2, "maxItems": 2, **about}
+    return {"anyOf": [{"type": "number"}, _NUMBER_AS_TEXT], **about}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from slm_lab.spec.algorithm import ALGORITHMS
+from slm_lab.spec.block import shown
 from slm_lab.spec.defaults import with_defaults
 from slm_lab.spec.json_schema import Schema, spec_schema
 from slm_lab.spec.memory import MEMORIES
@@ -68,7 +69,10 @@ def _lines() -> Iterator[str]:
     blocks: dict[str, Schema] = schema["$defs"]
     yield _INTRODUCTION
     yield "## What may be left out"
-    yield from _left_out()
+    yield _LEFT_OUT
+    yield from _default_blocks("CartPole-v1", ["memory", "net", "critic_net"])
+    yield "For `ALE/` envs the same memories, and nets of convolutions:\n"
+    yield from _default_blocks("ALE/Pong-v5", ["net", "critic_net"])
     yield "## agent"
     yield from _table(
         {**blocks["AgentSpec"], "required": ["algorithm"]}, unstated="the algorithm's"
@@ -96,18 +100,15 @@ def _lines() -> Iterator[str]:
     yield "## meta"
     yield from _table(blocks["MetaSpec"])
     yield "## search"
-    yield from _search()
-
-
-def _left_out() -> Iterator[str]:
-    """The memory and the nets that each algorithm starts from."""
-    yield _LEFT_OUT
-    yield from _default_blocks("CartPole-v1", ["memory", "net", "critic_net"])
-    yield "For `ALE/` envs the same memories, and nets of convolutions:\n"
-    yield from _default_blocks("ALE/Pong-v5", ["net", "critic_net"])
+    yield "`path.to.key__DISTRIBUTION: arguments`, flat or nested."
+    yield "A trial writes the drawn value at the path.\n"
+    yield "| distribution | arguments |\n|---|---|"
+    for distribution, arguments in DISTRIBUTIONS.items():
+        yield f"| `{distribution}` | [{arguments}] |"
 
 
 def _default_blocks(env: str, keys: list[str]) -> Iterator[str]:
+    """The memory and the nets that each algorithm starts from."""
     yield "| key | algorithms | default |\n|---|---|---|"
     for key in keys:
         users: dict[str, list[str]] = {}  # block -> algorithms that have it
@@ -151,14 +152,6 @@ def _nets(blocks: dict[str, Schema]) -> Iterator[str]:
     yield "their class in torch.optim.lr_scheduler, and step once per update.\n"
 
 
-def _search() -> Iterator[str]:
-    yield "`path.to.key__DISTRIBUTION: arguments`, flat or nested."
-    yield "A trial writes the drawn value at the path.\n"
-    yield "| distribution | arguments |\n|---|---|"
-    for name, arguments in DISTRIBUTIONS.items():
-        yield f"| `{name}` | [{arguments}] |"
-
-
 def _section(block: Schema, only: list[str] | None = None) -> Iterator[str]:
     yield f"{block['description']}\n"
     yield from _table(block, only)
@@ -188,22 +181,13 @@ def _kind(schema: Schema) -> str:
     if "$ref" in schema or "discriminator" in schema:
         return "mapping"
     if "anyOf" in schema:
-        kinds = dict.fromkeys(_kind(option) for option in schema["anyOf"])
-        return " or ".join(kinds)
-    match schema.get("type"):
-        case "integer":
-            return f"whole number{_range(schema)}"
-        case "number":
-            return f"number{_range(schema)}"
-        case "boolean":
-            return "true, false"
-        case "array":
-            return f"list of {_kind(schema.get('items') or schema['prefixItems'][0])}"
-        case "string":
-            return "text"
-        case "null":
-            return "null"
-    return "mapping"
+        return " or ".join(dict.fromkeys(_kind(option) for option in schema["anyOf"]))
+    kind = schema.get("type", "")
+    if kind in ("integer", "number"):
+        return f"{'whole ' * (kind == 'integer')}number{_range(schema)}"
+    if kind == "array":
+        return f"list of {_kind(schema.get('items') or schema['prefixItems'][0])}"
+    return {"boolean": "true, false", "string": "text", "null": "null"}.get(kind, "mapping")
 
 
 def _range(schema: Schema) -> str:
@@ -217,10 +201,8 @@ def _range(schema: Schema) -> str:
 
 
 def _value(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if value is None or isinstance(value, bool):
+        return shown(value)
     if isinstance(value, float | int):
         return f"{value:g}"
     if isinstance(value, list | tuple):

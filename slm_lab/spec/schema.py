@@ -269,7 +269,11 @@ def _build(tree: dict[str, Any], name: str, findings: Findings) -> Spec | None:
 
     agent = build_agent(blocks["agent"], findings) if "agent" in blocks else None
     env = _build_env(blocks["env"], findings) if "env" in blocks else None
-    meta = _build_meta(blocks["meta"], findings) if "meta" in blocks else None
+    meta = None
+    if "meta" in blocks:
+        given_meta = {k: v for k, v in blocks["meta"].items() if k not in SAVED_RUN_KEYS}
+        former = _FORMER_META_KEYS.split()
+        meta = build_block(MetaSpec, given_meta, "meta", findings, "meta", former)
     search = dict(flatten_search(blocks.get("search", {})))
     check_search(search, tree, findings)
     if agent is None or env is None or meta is None or findings.problems:
@@ -292,11 +296,6 @@ def _build_env(tree: dict[str, Any], findings: Findings) -> EnvSpec | None:
             f"env.name: {name} is called {given['name']} now, and that is used"
         )
     return build_block(EnvSpec, given, "env", findings, "env")
-
-
-def _build_meta(tree: dict[str, Any], findings: Findings) -> MetaSpec | None:
-    given = {key: value for key, value in tree.items() if key not in SAVED_RUN_KEYS}
-    return build_block(MetaSpec, given, "meta", findings, "meta", _FORMER_META_KEYS.split())
 
 
 def _cross_check(spec: Spec, findings: Findings) -> None:

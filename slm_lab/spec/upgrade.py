@@ -40,18 +40,13 @@ _RENAMED = {
     },
     "env": {"max_tick": "max_frame", "normalize_state": "normalize_obs", "max_timestep": "max_t"},
 }
+_GONE_FROM_META = """
+search resources training_mode debug_level max_tick_unit param_spec_process eval_model_prepath
+"""
 _GONE = {
     "agent.memory": ("concat_len", "stack_len", "atari"),
     "env": ("image_downsize", "image_grayscale", "num"),
-    "meta": (
-        "search",
-        "resources",
-        "training_mode",
-        "debug_level",
-        "max_tick_unit",
-        "param_spec_process",
-        "eval_model_prepath",
-    ),
+    "meta": _GONE_FROM_META.split(),
 }
 # What the fixed Atari preprocessing does anyway.
 _ATARI_DOES = ("frame_op", "frame_op_len", "reward_scale", "frame_stack")
@@ -98,20 +93,16 @@ def _upgrade_agent(agent: _Tree, notes: list[str]) -> _Tree:
         if isinstance(agent.get(block), Mapping):
             agent[block] = _renamed(dict(agent[block]), f"agent.{block}", notes)
     algorithm, memory = agent.get("algorithm"), agent.get("memory")
-    if isinstance(algorithm, dict) and _counts_batches(algorithm.get("name")):
-        _rename(algorithm, "training_epoch", "training_iter", "agent.algorithm", notes)
+    info = ALGORITHMS.find(algorithm.get("name")) if isinstance(algorithm, dict) else None
+    # v4's `training_epoch` counts batches; PPO's has always been passes over a rollout.
+    if info is not None and "training_epoch" not in info.spec_class.model_fields:
+        _rename(agent["algorithm"], "training_epoch", "training_iter", "agent.algorithm", notes)
     if isinstance(memory, dict) and isinstance(found := memory.get("name"), str):
         new = _STORAGE.sub("", found)
         if found not in MEMORIES and new in MEMORIES:
             memory["name"] = new
             notes.append(f"agent.memory.name: {found} is now {new}")
     return agent
-
-
-def _counts_batches(algorithm: Any) -> bool:
-    """Whether v4's `training_epoch` counts batches; PPO's has always been passes over a rollout."""
-    info = ALGORITHMS.find(algorithm)
-    return info is not None and "training_epoch" not in info.spec_class.model_fields
 
 
 def _upgrade_env(env: _Tree, notes: list[str]) -> _Tree:
