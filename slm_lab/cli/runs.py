@@ -146,7 +146,7 @@ def pull(
     def fetch(name: str, progress: Progress) -> Transfer:
         return transfer.pull(remote, name, data_folder, force=force, progress=progress)
 
-    _each(names, fetch, "Pulled", into=f"into {data_folder}")
+    _each(names, fetch, "Pulled", f"into {data_folder}")
 
 
 def push(
@@ -165,7 +165,7 @@ def push(
     def send(name: str, progress: Progress) -> Transfer:
         return transfer.push(remote, Path(name), force=force, progress=progress)
 
-    _each([str(folder) for folder in folders], send, "Pushed", into=f"to {remote.label}")
+    _each([str(folder) for folder in folders], send, "Pushed", f"to {remote.label}")
 
 
 def graduate(
@@ -188,9 +188,7 @@ def graduate(
     typer.echo(outcome.summary)
 
 
-def _each(
-    names: list[str], work: Callable[[str, Progress], Transfer], done: str, *, into: str
-) -> None:
+def _each(names: list[str], work: Callable[[str, Progress], Transfer], done: str, to: str) -> None:
     """Transfer every folder; those that failed are named, and then the command fails."""
     from slm_lab.hub.remote import NotAllowed
 
@@ -205,7 +203,7 @@ def _each(
             failed += 1
             typer.echo(f"{type(error).__name__}: {error}", err=True)
             continue
-        typer.echo(f"{done} {Path(name).name} {into}: {transfer}")
+        typer.echo(f"{done} {Path(name).name} {to}: {transfer}")
         if transfer.skipped:
             reason = "left out, because its manifest does not name them or they begin with a dot"
             typer.echo(f"  {reason}: {', '.join(transfer.skipped[:5])}", err=True)

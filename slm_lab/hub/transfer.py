@@ -145,7 +145,7 @@ def pull(
         missing = {f: r for f, r in wanted.items() if not expected[f].is_same(target / f)}
         known = known_files(target)
         if not force:
-            _refuse_to_overwrite(target, missing, known)
+            _refuse_changed(target, missing, known)
         total = sum(file.size for file in missing.values())
         _check_space(data_dir, total)
         count = _counter(total, progress)
@@ -240,9 +240,7 @@ def _is_unchanged(target: Path, name: str, known: Mapping[str, FileEntry]) -> bo
     return name in known and listed(known[name]).is_same(target / name)
 
 
-def _refuse_to_overwrite(
-    target: Path, missing: Iterable[str], known: Mapping[str, FileEntry]
-) -> None:
+def _refuse_changed(target: Path, missing: Iterable[str], known: Mapping[str, FileEntry]) -> None:
     here = (name for name in missing if os.path.lexists(target / name))
     if changed := [name for name in here if not _is_unchanged(target, name, known)]:
         raise RemoteError(

@@ -88,7 +88,7 @@ def build_agent(tree: Tree, findings: Findings) -> AgentSpec | None:
     info = _record_of(parts["algorithm"], ALGORITHMS, "agent.algorithm", findings)
     if info is None:
         return None
-    _give_rollouts_for_episodes(info, parts, findings)
+    _replace_episodes(info, parts, findings)
     algorithm = _build_algorithm(info, parts["algorithm"], findings)
     memory = _build_memory(info, parts.get("memory"), findings)
     net, critic_net = _build_nets(info, parts.get("net"), tree.get("critic_net"), findings)
@@ -115,9 +115,7 @@ def _record_of(
     return record
 
 
-def _give_rollouts_for_episodes(
-    info: AlgorithmInfo, parts: dict[str, Tree], findings: Findings
-) -> None:
+def _replace_episodes(info: AlgorithmInfo, parts: dict[str, Tree], findings: Findings) -> None:
     """Replace the episodic memory that old specs gave PPO, and with which it never ran."""
     memory, algorithm = parts.get("memory", {}), parts["algorithm"]
     given = MEMORIES.find(memory.get("name"))
@@ -177,7 +175,7 @@ def _build_nets(
     if own_critic is not None and info.critic != "block":
         findings.inert.append("agent.critic_net")
     if info.critic == "keys":
-        return _build_actor_and_critic(tree, findings)
+        return _build_two_nets(tree, findings)
     net = _build_net(tree, "agent.net", findings)
     if info.critic == "none":
         return net, None
@@ -189,9 +187,7 @@ def _build_nets(
     return net, _build_net(dict(own_critic), "agent.critic_net", findings)
 
 
-def _build_actor_and_critic(
-    tree: Tree, findings: Findings
-) -> tuple[NetSpec | None, NetSpec | None]:
+def _build_two_nets(tree: Tree, findings: Findings) -> tuple[NetSpec | None, NetSpec | None]:
     """Build two nets of one block; `actor_` keys are the actor's alone, `critic_` the critic's."""
     for key in TARGET_KEYS:
         if tree.pop(key, None) is not None:

@@ -38,7 +38,7 @@ class Feature:
 
     name: str
     key: str  # the spec key that turns it on
-    is_on: Callable[[Spec], bool]
+    is_on: Callable[[Spec], object]  # truthy where the spec has it
     algorithms: frozenset[str] = frozenset(LEARNING)  # those that have the key
 
 
@@ -66,9 +66,7 @@ def _sums_rewards(spec: Spec) -> bool:
 FEATURES: dict[str, Feature] = {
     feature.name: feature
     for feature in (
-        Feature(
-            "recurrent net", "agent.net.type", lambda s: s.agent.net.sequence_length is not None
-        ),
+        Feature("recurrent net", "agent.net.type", lambda s: s.agent.net.sequence_length),
         Feature(
             "n-step", "agent.algorithm.n_step", _sums_rewards, _having("n_step", "num_step_returns")
         ),
@@ -81,14 +79,12 @@ FEATURES: dict[str, Feature] = {
             _EPISODIC,
         ),
         Feature("frame stack", "env.frame_stack", lambda s: s.env.frame_stack > 1),
-        Feature(
-            "life loss", "env.life_loss_info", lambda s: bool(s.env.kwargs.get("life_loss_info"))
-        ),
+        Feature("life loss", "env.life_loss_info", lambda s: s.env.kwargs.get("life_loss_info")),
         Feature("normalize_obs", "env.normalize_obs", lambda s: s.env.normalize_obs),
         Feature("normalize_reward", "env.normalize_reward", lambda s: s.env.normalize_reward),
         _algorithm_flag("normalize_v_targets"),
         Feature("privileged critic", "env.privileged", lambda s: s.env.privileged),
-        Feature("distributed", "meta.distributed", lambda s: bool(s.meta.distributed)),
+        Feature("distributed", "meta.distributed", lambda s: s.meta.distributed),
         Feature("parallel learners", "meta.threads", lambda s: (s.meta.threads or 1) > 1),
         Feature("shared net", "agent.net.shared", lambda s: s.agent.net.shared, _having("lam")),
         Feature(
@@ -99,7 +95,7 @@ FEATURES: dict[str, Feature] = {
         _algorithm_flag("symlog"),
         _algorithm_flag("clip_vloss"),
         Feature("multi-discrete actions", "env.name", lambda s: False),  # seen once there is an env
-        Feature("rows on a device", "env.dlpack", lambda s: bool(s.env.kwargs.get("dlpack"))),
+        Feature("rows on a device", "env.dlpack", lambda s: s.env.kwargs.get("dlpack")),
         Feature("several envs", "env.num_envs", lambda s: s.env.num_envs > 1),
         Feature("compiled", "meta.compile", lambda s: s.meta.compile == "on"),
     )

@@ -24,10 +24,7 @@ from slm_lab.spec.search import DISTRIBUTIONS
 Schema = dict[str, Any]
 
 # What may stand for a number: a placeholder, or one that YAML reads as text, such as 1e-3.
-_NUMBER_AS_TEXT = {
-    "type": "string",
-    "pattern": r"^(\$\{\w+\}|[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)$",
-}
+_NUMERAL = {"type": "string", "pattern": r"^(\$\{\w+\}|[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)$"}
 
 
 def spec_schema() -> Schema:
@@ -128,7 +125,7 @@ def _loosened(schema: Any) -> Any:
             schema[keyword] = schema.pop(word)
     if schema.get("type") in ("integer", "number"):
         about = {k: schema.pop(k) for k in ("description", "default") if k in schema}
-        return {"anyOf": [schema, _NUMBER_AS_TEXT], **about}
+        return {"anyOf": [schema, _NUMERAL], **about}
     return schema
 
 
@@ -170,4 +167,4 @@ def _typed(default: object) -> Schema:
     if isinstance(default, tuple):
         about = {"description": "Argument of the optimiser: two numbers."}
         return {"type": "array", "minItems": 2, "maxItems": 2, **about}
-    return {"anyOf": [{"type": "number"}, _NUMBER_AS_TEXT], **about}
+    return {"anyOf": [{"type": "number"}, _NUMERAL], **about}

@@ -74,9 +74,7 @@ def _lines() -> Iterator[str]:
     yield "For `ALE/` envs the same memories, and nets of convolutions:\n"
     yield from _default_blocks("ALE/Pong-v5", ["net", "critic_net"])
     yield "## agent"
-    yield from _table(
-        {**blocks["AgentSpec"], "required": ["algorithm"]}, unstated="the algorithm's"
-    )
+    yield from _table({**blocks["AgentSpec"], "required": ["algorithm"]}, absent="the algorithm's")
     yield "## agent.algorithm"
     yield "Chosen by `name`; also found by short names such as A2C, SAC and DDQN.\n"
     for model in ALGORITHMS.spec_classes():
@@ -157,7 +155,7 @@ def _section(block: Schema, only: list[str] | None = None) -> Iterator[str]:
     yield from _table(block, only)
 
 
-def _table(block: Schema, only: list[str] | None = None, unstated: str = "{}") -> Iterator[str]:
+def _table(block: Schema, only: list[str] | None = None, absent: str = "{}") -> Iterator[str]:
     yield "| key | value | default | meaning |\n|---|---|---|---|"
     required = block.get("required", [])
     # What chooses the block comes first.
@@ -165,7 +163,7 @@ def _table(block: Schema, only: list[str] | None = None, unstated: str = "{}") -
     for key in keys:
         schema = block["properties"][key]
         if only is None or key in only:
-            default = _value(schema["default"]) if "default" in schema else unstated
+            default = _value(schema["default"]) if "default" in schema else absent
             default = "**required**" if key in required else default
             meaning = schema["description"].replace("|", "\\|")
             yield f"| `{key}` | {_kind(schema)} | {default} | {meaning} |"

@@ -72,9 +72,7 @@ class MetaSpec(Block):
         "at most 10,000.",
     )
     eval_frequency: Count = Key(10_000, "Frames between evals, with rigorous_eval.")
-    checkpoint_frequency: Count | None = Key(
-        None, "Frames between saved checkpoints; null is automatic."
-    )
+    checkpoint_frequency: Count | None = Key(None, "Frames between checkpoints; null is automatic.")
     rigorous_eval: Annotated[
         CountOrZero,
         _NUMBERED,
@@ -290,11 +288,9 @@ def _build_env(tree: dict[str, Any], findings: Findings) -> EnvSpec | None:
         findings.problem(f"env.{key}", complaint)
     given = {key: value for key, value in tree.items() if key not in complaints}
     name = given.get("name")
-    if isinstance(name, str) and current_env_id(name) != name:
-        given["name"] = current_env_id(name)
-        findings.warnings.append(
-            f"env.name: {name} is called {given['name']} now, and that is used"
-        )
+    if isinstance(name, str) and (new := current_env_id(name)) != name:
+        given["name"] = new
+        findings.warnings.append(f"env.name: {name} is called {new} now, and that is used")
     return build_block(EnvSpec, given, "env", findings, "env")
 
 

@@ -191,13 +191,12 @@ def check_json(
     if next(count) > MAX_NODES:
         raise TextError(f"holds more than {MAX_NODES:,} values")
     if isinstance(tree, dict):
+        at = path or "the top"
         if len(tree) > MAX_KEYS:
-            raise TextError(f"`{path or 'the top'}` has more than {MAX_KEYS:,} keys")
+            raise TextError(f"`{at}` has more than {MAX_KEYS:,} keys")
         for key, value in tree.items():
             if not isinstance(key, str):
-                raise TextError(
-                    f"the key {key!r} under `{path or 'the top'}` is not text; quote it"
-                )
+                raise TextError(f"the key {key!r} under `{at}` is not text; quote it")
             check_json(value, f"{path}.{key}" if path else key, depth + 1, count)
     elif isinstance(tree, list):
         for index, value in enumerate(tree):
