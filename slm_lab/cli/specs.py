@@ -98,13 +98,13 @@ def _upgrade(file: str, output: Path | None) -> None:
     from slm_lab.spec import Problem, SpecError, check_file, find_spec_file, upgrade_file
 
     path = find_spec_file(file)
-    upgraded = upgrade_file(path)
+    text, notes_by_spec = upgrade_file(path)
     target = output or Path(f"{path.stem}_v5{path.suffix}")
     if target.exists():
         fix = "exists already; name another file with --output, or move that one away"
         raise SpecError([Problem(str(target), fix)], "the command")
-    target.write_text(upgraded.text)
-    for name, notes in upgraded.notes.items():
+    target.write_text(text)
+    for name, notes in notes_by_spec.items():
         typer.echo(name)
         for note in notes:
             typer.echo(f"  {note}")

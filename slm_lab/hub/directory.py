@@ -68,14 +68,12 @@ class DirectoryRemote:
                 for name, path in sorted(paths.items())
             }
 
-    def download(
-        self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
-    ) -> None:
+    def download(self, folder: str, name: str, file: RemoteFile, target: Path, temp: Path) -> None:
         with self._explained(folder):
             arrived, _ = self._arrived(folder)
             source = arrived.get(name, self._root / DATA / folder / name)
-            part = scratch / f"{hashlib.sha256(name.encode()).hexdigest()}.part"
-            _copy(self._root, source, scratch, part)
+            part = temp / f"{hashlib.sha256(name.encode()).hexdigest()}.part"
+            _copy(self._root, source, temp, part)
             part.replace(target)
 
     def check_upload(self) -> None:

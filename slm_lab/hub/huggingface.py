@@ -75,11 +75,9 @@ class HuggingFaceRemote:
         except self._hub.errors.EntryNotFoundError:
             return []
 
-    def download(
-        self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
-    ) -> None:
+    def download(self, folder: str, name: str, file: RemoteFile, target: Path, temp: Path) -> None:
         """Download a file; the library resumes after a broken connection."""
-        path, where = f"{DATA}/{folder}/{name}", {"revision": file.version, "local_dir": scratch}
+        path, where = f"{DATA}/{folder}/{name}", {"revision": file.version, "local_dir": temp}
         with self._explained():
             arrived = self._api.hf_hub_download(filename=path, **where, **self._dataset)
         shutil.move(arrived, target)

@@ -101,10 +101,8 @@ class Remote(Protocol):
     def files(self, folder: str) -> dict[str, RemoteFile]:
         """The files of a run folder by their path in it; empty if there is no such folder."""
 
-    def download(
-        self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
-    ) -> None:
-        """Write a file's content to `target`; `scratch` is a folder for partial files."""
+    def download(self, folder: str, name: str, file: RemoteFile, target: Path, temp: Path) -> None:
+        """Write a file's content to `target`; `temp` is a folder for partial files."""
 
     def check_upload(self) -> None:
         """Raise if an upload cannot work; creates the dataset if it is missing."""

@@ -7,7 +7,7 @@ unknown (an error that names the nearest valid key).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -73,9 +73,14 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _number(value: object) -> object:
-    expect(is_number(value), value, "a number")
-    return value
+def checked(fits: Callable[[Any], bool], expected: str) -> BeforeValidator:
+    """Make a validator that lets those values pass that fit, as they are."""
+
+    def check(value: object) -> object:
+        expect(fits(value), value, expected)
+        return value
+
+    return BeforeValidator(check)
 
 
 def _whole(value: object) -> object:
@@ -94,21 +99,19 @@ def _flag(value: object) -> object:
     return word == "true"
 
 
-def _mapping(value: object) -> object:
-    expect(isinstance(value, Mapping), value, "a mapping")
-    return value
-
-
-Number = Annotated[float, BeforeValidator(_number)]
-NonNegative = Annotated[float, Field(ge=0), BeforeValidator(_number)]
-Positive = Annotated[float, Field(gt=0), BeforeValidator(_number)]
-Fraction = Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)]
+_NUMBER = checked(is_number, "a number")
+Number = Annotated[float, _NUMBER]
+NonNegative = Annotated[float, Field(ge=0), _NUMBER]
+Positive = Annotated[float, Field(gt=0), _NUMBER]
+Fraction = Annotated[float, Field(ge=0, le=1), _NUMBER]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT), BeforeValidator(_whole)]
 CountOrZero = Annotated[int, Field(ge=0, le=MAX_COUNT), BeforeValidator(_whole)]
 SmallCount = Annotated[int, Field(ge=1, le=10**6), BeforeValidator(_whole)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
-FreeMapping = Annotated[Mapping[str, Any], BeforeValidator(_mapping)]
+FreeMapping = Annotated[
+    Mapping[str, Any], checked(lambda value: isinstance(value, Mapping), "a mapping")
+]
 
 
 @dataclass(slots=True)
@@ -169,9 +172,9 @@ def build_block(
 def gather_kwargs(model: type[BaseModel], data: Mapping[str, Any]) -> dict[str, Any]:
     """Move every key of a mapping that is not a field into `kwargs`."""
     fields = {key: value for key, value in data.items() if key in model.model_fields}
-    extra = {key: value for key, value in data.items() if key not in model.model_fields}
     written = fields.get("kwargs") or {}
     expect(isinstance(written, Mapping), written, "a mapping", "kwargs")
+    extra = {key: value for key, value in data.items() if key not in fields}
     return {**fields, "kwargs": {**written, **extra}}
 
 

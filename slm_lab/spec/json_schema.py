@@ -75,7 +75,7 @@ def file_schema() -> Schema:
         "patternProperties": {f"__({'|'.join(DISTRIBUTIONS)})$": {"type": "array"}},
         "additionalProperties": {"type": "object"},
     }
-    # What is left out comes from the algorithm's defaults (defaults.py).
+    # What is left out comes from the algorithm's defaults (agent.py).
     blocks["AgentSpec"]["required"] = ["algorithm"]
     blocks["AgentSpec"]["properties"]["algorithm"]["required"] = ["name"]
     return {

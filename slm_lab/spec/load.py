@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,13 +115,12 @@ def spec_names(file: str | Path) -> list[str]:
     return list(_specs_in(_read_text(path), path))
 
 
-@dataclass(frozen=True, slots=True)
-class SpecCheck:
+class SpecCheck(NamedTuple):
     """Result of `check_file` for one spec."""
 
     name: str
-    problems: list[Problem] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    problems: list[Problem]
+    warnings: list[str]
 
     @property
     def ok(self) -> bool:
@@ -140,7 +138,7 @@ def check_file(file: str | Path) -> list[SpecCheck]:
         try:
             checks.append(SpecCheck(name, [], build_spec(coerce_numbers(tree), name)[1]))
         except SpecError as error:
-            checks.append(SpecCheck(name, error.problems))
+            checks.append(SpecCheck(name, error.problems, []))
     return checks
 
 
@@ -151,16 +149,11 @@ def example_sets(file: str | Path, name: str) -> list[str]:
     return [f"{key}={_example_value(key, path)}" for key in sorted(open_keys)]
 
 
-@dataclass(frozen=True, slots=True)
-class UpgradedFile:
-    """A file of SLM Lab v4 as text in today's shape, and what changed, by spec."""
+def upgrade_file(file: str | Path) -> tuple[str, dict[str, list[str]]]:
+    """Convert every v4 spec of a file to today's shape; the others stay as they are.
 
-    text: str
-    notes: dict[str, list[str]]
-
-
-def upgrade_file(file: str | Path) -> UpgradedFile:
-    """Convert every v4 spec of a file to today's shape; the others stay as they are."""
+    Returns the text of the new file, and what changed, by spec.
+    """
     path = find_spec_file(file)
     tree = _lenient(_read_text(path))
     if tree is None:
@@ -175,8 +168,8 @@ def upgrade_file(file: str | Path) -> UpgradedFile:
         raise _refusal(path, "no spec in the file has the v4 shape", "--upgrade")
     upgraded = coerce_numbers(next(iter(specs.values())) if single else specs)
     if path.suffix == ".json":
-        return UpgradedFile(json.dumps(upgraded, indent=2) + "\n", notes)
-    return UpgradedFile(yaml.safe_dump(upgraded, sort_keys=False), notes)
+        return json.dumps(upgraded, indent=2) + "\n", notes
+    return yaml.safe_dump(upgraded, sort_keys=False), notes
 
 
 def packaged_spec_dir() -> Path:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from slm_lab.spec.agent import with_defaults
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.block import shown
-from slm_lab.spec.defaults import with_defaults
 from slm_lab.spec.json_schema import Schema, spec_schema
 from slm_lab.spec.memory import MEMORIES
 from slm_lab.spec.net import ACTIVATIONS, INIT_FNS, NETS

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
-from slm_lab.spec.agent import AgentSpec, build_agent
-from slm_lab.spec.algorithm.base import training_start_step
+from slm_lab.spec.agent import AgentSpec, build_agent, with_defaults
+from slm_lab.spec.algorithm.base import check_multiple, training_start_step
 from slm_lab.spec.block import (
     Block,
     Count,
@@ -24,7 +24,6 @@ from slm_lab.spec.block import (
     shown,
 )
 from slm_lab.spec.compatibility import problems_of
-from slm_lab.spec.defaults import with_defaults
 from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
 from slm_lab.spec.search import check_search, flatten_search
@@ -321,21 +320,13 @@ def _check_recurrence(spec: Spec, findings: Findings) -> None:
     if spec.agent.memory_info.kind != "replay":
         return
     memory, least = spec.agent.memory, seq_len * spec.env.num_envs
-    if memory.batch_size % seq_len:
-        findings.problem(
-            "agent.memory.batch_size",
-            f"found {memory.batch_size}; expected a multiple of agent.net.seq_len = {seq_len}, "
-            f"such as {max(1, memory.batch_size // seq_len) * seq_len}",
-        )
+    check_multiple("agent.memory.batch_size", memory.batch_size, spec, findings)
     if min(memory.max_size, spec.env.max_frame) < least:
-        findings.problem(
-            "agent.memory.max_size",
-            f"found {memory.max_size}; a sequence of each env takes seq_len * num_envs = {least}, "
-            "and env.max_frame must reach that too",
-        )
-    elif training_start_step(spec) < least:
-        findings.problem(
-            "agent.algorithm.training_start_step",
-            f"found {training_start_step(spec)}; expected at least seq_len * num_envs = {least}, "
-            "so that there are whole sequences to learn from",
-        )
+        needed = f"a sequence of each env takes seq_len * num_envs = {least}"
+        message = f"found {memory.max_size}; {needed}, and env.max_frame must reach that too"
+        findings.problem("agent.memory.max_size", message)
+    elif (start := training_start_step(spec)) < least:
+        expected = f"expected at least seq_len * num_envs = {least}"
+        reason = "so that there are whole sequences to learn from"
+        key = "agent.algorithm.training_start_step"
+        findings.problem(key, f"found {start}; {expected}, {reason}")

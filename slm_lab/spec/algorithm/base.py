@@ -169,6 +169,15 @@ def mlp(widths: list[int], activation: str, lr: float, **keys: Any) -> Tree:
     }
 
 
+def check_multiple(path: str, value: int, spec: Spec, findings: Findings) -> None:
+    """Report a number of transitions that is not cut evenly into a recurrent net's sequences."""
+    seq_len = spec.agent.net.sequence_length or 1
+    if value % seq_len:
+        expected = f"expected a multiple of agent.net.seq_len = {seq_len}"
+        fix = f"such as {max(1, value // seq_len) * seq_len}"
+        findings.problem(path, f"found {value}; {expected}, {fix}")
+
+
 def batches_per_call(spec: Spec) -> int:
     """Minibatches that one training call of an off-policy algorithm draws.
 
