@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -43,7 +44,6 @@ class DirectoryRemote:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._known: dict[Path, tuple[tuple[int, int, int], str]] = {}  # path -> (stamp, sha256)
 
     @property
     def label(self) -> str:
@@ -63,10 +63,7 @@ class DirectoryRemote:
             arrived, gone = self._arrived(folder)
             paths = {name: path for name, path in (paths | arrived).items() if name not in gone}
             check_files(folder, paths)
-            return {
-                name: RemoteFile(path.lstat().st_size, self._sha256(path))
-                for name, path in sorted(paths.items())
-            }
+            return {name: _remote_file(path) for name, path in sorted(paths.items())}
 
     def download(self, folder: str, name: str, file: RemoteFile, target: Path, temp: Path) -> None:
         with self._explained(folder):
@@ -145,15 +142,6 @@ class DirectoryRemote:
                 pass
         return here, gone
 
-    def _sha256(self, path: Path) -> str:
-        """Checksum of a file, which is read again only if it has changed."""
-        status = path.lstat()
-        stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
-        known = self._known.get(path)
-        if known is None or known[0] != stamp:
-            known = self._known[path] = (stamp, file_sha256(path))
-        return known[1]
-
     def _check_root(self) -> None:
         # It is never created: a share that is not mounted would fill the disk beneath it.
         if not self._root.is_dir():
@@ -170,6 +158,18 @@ class DirectoryRemote:
             found = f"{error.filename or folder}: {error.strerror}"
             fix = "What was copied so far is kept; run the command again."
             raise RemoteError(f"{self.label}: {found}. {fix}") from None
+
+
+def _remote_file(path: Path) -> RemoteFile:
+    status = path.lstat()
+    oid = _sha256(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    return RemoteFile(status.st_size, oid)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _sha256(path: Path, *stamp: int) -> str:
+    """Checksum of a file, which is read again only if its stamp has changed."""
+    return file_sha256(path)
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:

@@ -108,79 +108,71 @@ class Refusal:
 
     feature: str
     other: str | frozenset[str]
-    reason: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.reason}. {self.fix}"
+    why: str  # and what to do
 
 
 REFUSALS = (
     Refusal(
         "recurrent net",
         _algorithms(lambda info: not info.recurrent),
-        "it learns from single transitions and has no recurrent form",
+        "it learns from single transitions and has no recurrent form. "
         "Use MLPNet, or PPO or DQN with RecurrentNet.",
     ),
     Refusal(
         "batch norm",
         _algorithms(lambda info: "replay" not in info.memories),
-        "a policy that learns under batch statistics is not the one that acted",
+        "a policy that learns under batch statistics is not the one that acted. "
         "Set batch_norm to false, or use layer_norm.",
     ),
     Refusal(
         "privileged critic",
         _algorithms(lambda info: not info.privileged_critic),
-        f"it is for {' and '.join(name for name in LEARNING if name in _PRIVILEGED)}",
+        f"it is for {' and '.join(name for name in LEARNING if name in _PRIVILEGED)}. "
         "Set env.privileged to false.",
     ),
     Refusal(
         "privileged critic",
         "shared net",
-        "it needs a critic net of its own",
-        "Set agent.net.shared to false.",
+        "it needs a critic net of its own. Set agent.net.shared to false.",
     ),
     Refusal(
         "privileged critic",
         "recurrent net",
-        "it has no recurrent form",
-        "Use MLPNet or TorchArcNet, or set env.privileged to false.",
+        "it has no recurrent form. Use MLPNet or TorchArcNet, or set env.privileged to false.",
     ),
     Refusal(
         "recurrent net",
         "life loss",
-        "lives are lost in Atari games, and a RecurrentNet reads vectors, not images",
+        "lives are lost in Atari games, and a RecurrentNet reads vectors, not images. "
         "Use ConvNet with env.frame_stack.",
     ),
     Refusal(
         "privileged critic",
         "frame stack",
-        "an observation that is partly privileged cannot be stacked",
+        "an observation that is partly privileged cannot be stacked. "
         "Set env.frame_stack to 1, or env.privileged to false.",
     ),
     Refusal(
         "normalize_v_targets",
         "distributed",
-        "the value scale would be each worker's own",
-        "Set one of them to false.",
+        "the value scale would be each worker's own. Set one of them to false.",
     ),
     Refusal(
         "normalize_obs",
         "distributed",
-        "the statistics would be each worker's own under nets that all share",
+        "the statistics would be each worker's own under nets that all share. "
         "Set one of them to false.",
     ),
     Refusal(
         "normalize_reward",
         "distributed",
-        "the statistics would be each worker's own under nets that all share",
+        "the statistics would be each worker's own under nets that all share. "
         "Set one of them to false, or use env.reward_scale.",
     ),
     Refusal(
         "multi-discrete actions",
         _algorithms(lambda info: "multi_discrete" not in info.actions),
-        "it has no form for several discrete actions at once",
-        "Use PPO.",
+        "it has no form for several discrete actions at once. Use PPO.",
     ),
 )
 
@@ -241,7 +233,7 @@ def problems_of(spec: Spec) -> Iterator[Problem]:
             other = FEATURES[refusal.other].key if refusal.other in on else None
         if other is not None:
             key = FEATURES[refusal.feature].key
-            yield Problem(key, f"does not go with {other}: {refusal}")
+            yield Problem(key, f"does not go with {other}: {refusal.why}")
 
 
 _PAGE = """\
@@ -277,7 +269,7 @@ def _page() -> Iterator[str]:
     yield "\n## Why not\n"
     for refusal in REFUSALS:
         others = [refusal.other] if isinstance(refusal.other, str) else sorted(refusal.other)
-        yield f"- **{refusal.feature}** and {', '.join(others)}: {refusal}"
+        yield f"- **{refusal.feature}** and {', '.join(others)}: {refusal.why}"
 
 
 def _markdown(others: tuple[str, ...], judge: Callable[[str, str], Verdict]) -> Iterator[str]:

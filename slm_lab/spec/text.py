@@ -207,22 +207,15 @@ def check_json(
         raise TextError(f"`{path}` is a {type(tree).__name__}; a spec holds JSON values only")
 
 
-def unfilled(tree: Any, path: str = "") -> list[tuple[str, str]]:
-    """List (path, placeholder) of every `${...}` left in a tree."""
-    found: list[tuple[str, str]] = []
-    children: list[tuple[Any, Any]] = []
-    if isinstance(tree, dict):
-        children = list(tree.items())
-    elif isinstance(tree, list):
-        children = list(enumerate(tree))
-    for key, value in children:
-        texts = (key, value) if isinstance(key, str) else (value,)
-        at = f"{path}.{key}" if path else str(key)
-        for text in texts:
-            if isinstance(text, str):
-                found += [(at, name) for name in PLACEHOLDER.findall(text)]
-        found += unfilled(value, at)
-    return found
+def unfilled(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """List (path, placeholder) of every `${...}` left in a tree, its keys included."""
+    if isinstance(tree, str):
+        yield from ((path, name) for name in PLACEHOLDER.findall(tree))
+    elif isinstance(tree, dict | list):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            at = f"{path}.{key}" if path else str(key)
+            yield from unfilled(key, at)
+            yield from unfilled(value, at)
 
 
 def fill(text: str, key: str, value: str) -> str:

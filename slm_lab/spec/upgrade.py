@@ -67,15 +67,15 @@ def upgrade_spec(tree: Mapping[str, Any]) -> tuple[_Tree, list[str]]:
         spec.pop(gone, None)
     for block in ("agent", "env"):
         spec[block] = _only(spec.get(block), block, notes)
-    agent, env = spec["agent"], spec["env"]
-    if isinstance(agent, dict):
-        spec["agent"] = agent = _upgrade_agent(agent, notes)
-    if isinstance(env, dict):
-        spec["env"] = _upgrade_env(env, notes)
-    if isinstance(spec.get("meta"), dict):
-        spec["meta"] = _upgrade_meta(spec["meta"], notes)
-    if isinstance(spec.get("search"), dict):
-        spec["search"] = _upgrade_search(spec["search"], notes)
+    upgrades = {
+        "agent": _upgrade_agent,
+        "env": _upgrade_env,
+        "meta": _upgrade_meta,
+        "search": _upgrade_search,
+    }
+    for block, upgrade in upgrades.items():
+        if isinstance(spec.get(block), dict):
+            spec[block] = upgrade(spec[block], notes)
     return spec, notes
 
 
@@ -106,18 +106,13 @@ def _upgrade_agent(agent: _Tree, notes: list[str]) -> _Tree:
 
 
 def _upgrade_env(env: _Tree, notes: list[str]) -> _Tree:
+    """Rename keys and ids, and remove keys of Atari's fixed preprocessing."""
     env = _renamed(env, "env", notes)
     name = env.get("name")
-    if isinstance(name, str):
-        env["name"] = _upgrade_env_id(name, notes)
-        if env["name"].startswith("ALE/") or "reward_scale" in env:
-            env = _without_atari_keys(env, notes)
-    return env
-
-
-def _without_atari_keys(env: _Tree, notes: list[str]) -> _Tree:
-    """Remove keys of Atari's fixed preprocessing; for other envs the sign of a reward is a clip."""
-    if str(env["name"]).startswith("ALE/"):
+    if not isinstance(name, str):
+        return env
+    env["name"] = _upgrade_env_id(name, notes)
+    if env["name"].startswith("ALE/"):
         given = [key for key in _ATARI_DOES if env.pop(key, None) is not None]
         if given:
             notes.append(f"env: {', '.join(given)} removed; Atari preprocessing is always the same")
