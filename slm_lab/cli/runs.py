@@ -23,7 +23,6 @@ HEAD = ("RUN", "ALGORITHM", "ENV", "STATUS", "SCORE", "TARGET", "FRAMES", "SESSI
 RIGHT = ("SCORE", "TARGET", "FRAMES", "SESSIONS")
 STYLES = {"running": "cyan", "done": "green", "failed": "red", "resumable": "yellow"}
 
-DataDir = Annotated[Path, Option("--data-dir", "-d", help="Folder of runs.")]
 Repo = Annotated[
     str | None,
     Option(help="Dataset such as user/name, or file:PATH for a directory. By default HF_REPO."),
@@ -34,7 +33,7 @@ def list_runs(
     pattern: Annotated[
         str, Argument(help="Part of a folder's name; here also of algorithm, env or status.")
     ] = "",
-    data_dir: DataDir = Path("data"),
+    data_dir: Annotated[Path, Option("--data-dir", "-d", help="Folder of runs.")] = Path("data"),
     repo: Repo = None,
     only_local: Annotated[bool, Option("--local", help="Only what is here.")] = False,
     only_remote: Annotated[bool, Option("--remote", help="Only what is on the hub.")] = False,

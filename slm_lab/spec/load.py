@@ -17,6 +17,7 @@ from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.error import Problem, SpecError, SpecWarning, nearest
 from slm_lab.spec.run_folder import SPEC_FILE, run_place
 from slm_lab.spec.schema import V4_MESSAGE, MetaSpec, Spec, build_spec, name_complaint, write_value
+from slm_lab.spec.search import flatten
 from slm_lab.spec.text import (
     MAX_BYTES,
     PLACEHOLDER,
@@ -65,9 +66,7 @@ def load_spec(
     return spec.with_origin(origin_of(spec, path, {*trust, *by_flag}))
 
 
-def load_saved_spec(
-    file: str | Path, name: str | None = None, *, trust: Collection[str] = ()
-) -> Spec:
+def load_saved_spec(file: str | Path, name: str | None = None, *, trust: Collection[str]) -> Spec:
     """Load a spec that is known to be saved with a run, whatever its folder looks like."""
     path = find_spec_file(file)
     spec = _load(path, name, ())
@@ -195,8 +194,7 @@ def find_spec_file(file: str | Path) -> Path:
     below = given.as_posix().removeprefix("./").removeprefix("slm_lab/spec/")
     places = [given, packaged_spec_dir() / below]
     renamed = [path.with_suffix(suffix) for path in places for suffix in _SUFFIXES if path.name]
-    candidates = [*places, *renamed]
-    for path in candidates:
+    for path in (*places, *renamed):
         try:
             if path.is_file() and path.suffix in _SUFFIXES:
                 return path
@@ -215,18 +213,15 @@ def _no_such_file(given: Path) -> Problem:
     known = {p.name: p.as_posix() for p in siblings[:1000]}
     known |= {p.name: p.relative_to(packaged_spec_dir()).as_posix() for p in _packaged_files()}
     close = [known[name] for name in nearest(given.name, known, count=5)]
-    hint = (
-        f"Did you mean {', '.join(close)}?" if close else "`slm-lab spec` lists the shipped ones."
-    )
+    hint = "`slm-lab spec` lists the shipped ones."
+    if close:
+        hint = f"Did you mean {', '.join(close)}?"
     return Problem("SPEC_FILE", f"no such file, from here or in the package. {hint}")
 
 
 def _packaged_files() -> list[Path]:
-    return sorted(
-        path
-        for path in packaged_spec_dir().rglob("*")
-        if path.suffix in _SUFFIXES and not path.name.startswith("_")
-    )
+    files = [path for path in packaged_spec_dir().rglob("*") if path.suffix in _SUFFIXES]
+    return sorted(path for path in files if not path.name.startswith("_"))
 
 
 def _refusal(path: Path, message: str, at: str = "") -> SpecError:
@@ -370,7 +365,8 @@ def _write(tree: dict[str, Any], item: _Assignment, placeholders: set[str]) -> P
 def _where_to(tree: dict[str, Any], item: _Assignment, placeholders: set[str]) -> str:
     names = ", ".join(sorted(placeholders))
     has = f"the placeholders {names}" if placeholders else "no placeholders"
-    paths = [dotted for dotted in _paths(tree) if dotted.rpartition(".")[2] == item.key]
+    leaves = [path for path, _ in flatten(tree) if not path.startswith("search.")]
+    paths = [path for path in leaves if path.rpartition(".")[2] == item.key]
     for block, model in (("env", EnvSpec), ("meta", MetaSpec)):
         if item.key in (block, *model.model_fields) and not paths:
             paths.append(f"{block}.name" if item.key == block else f"{block}.{item.key}")
@@ -378,16 +374,6 @@ def _where_to(tree: dict[str, Any], item: _Assignment, placeholders: set[str]) -
         return f"the spec has {has}; for any other key give its dotted path, as env.num_envs"
     options = " or ".join(f"-s {dotted}={item.value}" for dotted in paths)
     return f"the spec has {has}. Did you mean {options}?"
-
-
-def _paths(tree: Any, prefix: str = "") -> Iterator[str]:
-    """Dotted paths of the keys in a tree that are not mappings themselves."""
-    for key, value in tree.items():
-        dotted = f"{prefix}.{key}" if prefix else key
-        if isinstance(value, dict):
-            yield from _paths(value, dotted)
-        elif not dotted.startswith("search."):
-            yield dotted
 
 
 def _blame(problem: Problem, written: list[_Assignment]) -> Problem:

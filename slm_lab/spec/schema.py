@@ -26,7 +26,7 @@ from slm_lab.spec.block import (
 from slm_lab.spec.compatibility import problems_of
 from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
-from slm_lab.spec.search import check_search, flatten_search
+from slm_lab.spec.search import check_search, flatten
 from slm_lab.spec.text import TextError, check_json
 from slm_lab.spec.trust import SpecOrigin
 from slm_lab.spec.upgrade import is_v4
@@ -271,7 +271,7 @@ def _build(tree: dict[str, Any], name: str, findings: Findings) -> Spec | None:
         given_meta = {k: v for k, v in blocks["meta"].items() if k not in SAVED_RUN_KEYS}
         former = _FORMER_META_KEYS.split()
         meta = build_block(MetaSpec, given_meta, "meta", findings, "meta", former)
-    search = dict(flatten_search(blocks.get("search", {})))
+    search = dict(flatten(blocks.get("search", {})))
     check_search(search, tree, findings)
     if agent is None or env is None or meta is None or findings.problems:
         return None
