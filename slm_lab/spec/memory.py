@@ -60,7 +60,9 @@ class OnPolicyBatchReplaySpec(OnPolicyMemorySpec):
 class OnPolicyCrossEntropySpec(OnPolicyMemorySpec):
     """Whole episodes, of which only the better ones are learned from."""
 
-    cross_entropy: Fraction = Key(1.0, "Percentile of return an episode must reach; 1 keeps all.")
+    cross_entropy: Fraction = Key(
+        1.0, "Percentile of return that an episode must reach; 1 keeps all."
+    )
 
 
 class ReplaySpec(MemorySpec):

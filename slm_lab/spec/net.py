@@ -102,7 +102,9 @@ class NetSpec(Block):
     normalize: Flag = Key(False, "Divide images by 255; no effect on vectors.")
     clip_grad_val: Positive | None = Key(None, "Largest global gradient norm.")
     loss_spec: LossSpec = Field(default_factory=LossSpec, description="Regression loss of values.")
-    optim_spec: OptimSpec = Field(default_factory=OptimSpec, description="Optimiser and arguments.")
+    optim_spec: OptimSpec = Field(
+        default_factory=OptimSpec, description="Optimiser and its arguments."
+    )
     lr_scheduler_spec: Annotated[
         SchedulerSpec | None, BeforeValidator(lambda value: None if value == {} else value)
     ] = Key(None, "Learning-rate scheduler; null is constant.")
@@ -122,9 +124,15 @@ class NetSpec(Block):
         bool | None, BeforeValidator(_gpu), WithJsonSchema({"enum": ["auto", True, False, None]})
     ] = Key(None, "Use CUDA: true, false, or null (auto) for when present.")
     cuda_id: Whole | None = Key(None, "CUDA device; chosen at run time when null.")
-    log_std_init: Number | None = Key(None, "Start of a state-independent log std; null: a head.")
-    actor_init_std: NonNegative | None = Key(None, "Orthogonal gain of policy head, after init_fn.")
-    critic_init_std: NonNegative | None = Key(None, "Orthogonal gain of value head, after init_fn.")
+    log_std_init: Number | None = Key(
+        None, "Start of a state-independent log std; null makes it a head."
+    )
+    actor_init_std: NonNegative | None = Key(
+        None, "Orthogonal gain of the policy head, after init_fn."
+    )
+    critic_init_std: NonNegative | None = Key(
+        None, "Orthogonal gain of the value head, after init_fn."
+    )
     shared: Flag = Key(False, "Actor and critic share one net.")
     use_same_optim: Flag = Key(False, "The critic uses the whole actor spec.")
 

@@ -71,7 +71,9 @@ class MetaSpec(Block):
         "at most 10,000.",
     )
     eval_frequency: Count = Key(10_000, "Frames between evals, with rigorous_eval.")
-    checkpoint_frequency: Count | None = Key(None, "Frames between checkpoints; null is automatic.")
+    checkpoint_frequency: Count | None = Key(
+        None, "Frames between saved checkpoints; null is automatic."
+    )
     rigorous_eval: Annotated[
         CountOrZero,
         _NUMBERED,

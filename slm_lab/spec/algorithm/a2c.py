@@ -57,7 +57,9 @@ class ActorCriticSpec(AdvantageKeys, base.OnPolicySpec):
         None, "n of n-step returns when lam is null; replaces training_frequency."
     )
     policy_loss_coef: NonNegative = Key(1.0, "Weight of the policy loss.")
-    critic_iter: CountOrZero = Key(0, "Extra gradient steps of the critic alone, per rollout.")
+    critic_iter: CountOrZero = Key(
+        0, "Extra gradient steps of the critic alone, on the same rollout."
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -65,7 +65,9 @@ class DiscountedSpec(AlgorithmSpec):
     """Keys of every algorithm that learns."""
 
     gamma: Fraction = Key(0.99, "Discount factor of future rewards, 0 to 1.")
-    action_pdtype: ActionPdType = Key("default", "Action distribution; default is by action space.")
+    action_pdtype: ActionPdType = Key(
+        "default", "Action distribution; default picks by action space."
+    )
 
 
 class OnPolicySpec(DiscountedSpec):
@@ -133,7 +135,9 @@ class ScheduleSpec(Block):
         description="Shape of the schedule."
     )
     start_val: Number = Field(description="Value until start_step.")
-    end_val: Number | None = Key(None, "Value from end_step; null keeps start_val, as no_decay.")
+    end_val: Number | None = Key(
+        None, "Value from end_step; null keeps start_val, as no_decay does."
+    )
     start_step: CountOrZero = Key(0, "Frame at which the decay begins.")
     end_step: CountOrZero = Key(0, "Frame at which the decay ends.")
 

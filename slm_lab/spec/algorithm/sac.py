@@ -61,12 +61,18 @@ class SoftActorCriticSpec(base.DiscountedSpec):
         description="Discrete actions: schedule of the target entropy ratio.",
     )
     init_alpha: Positive = Key(1.0, "Temperature at the start.")
-    alpha_lr: NonNegative | None = Key(None, "Learning rate of alpha; null is the actor's.")
+    alpha_lr: NonNegative | None = Key(
+        None, "Learning rate of the temperature; null is the actor's."
+    )
     log_alpha_min: Number = Key(-10.0, "Lower clamp of log alpha.")
     log_alpha_max: Number = Key(2.0, "Upper clamp of log alpha.")
     fixed_alpha: NonNegative | None = Key(None, "Constant temperature instead of a tuned one.")
-    alpha_anneal_frames: CountOrZero = Key(0, "Frames of fixed_alpha's decay to 0; 0 is never.")
-    entropy_penalty_coef: NonNegative = Key(0.0, "Discrete actions: penalty on entropy changes.")
+    alpha_anneal_frames: CountOrZero = Key(
+        0, "Frames over which fixed_alpha decays to 0; 0 is never."
+    )
+    entropy_penalty_coef: NonNegative = Key(
+        0.0, "Discrete actions: penalty on changes of the entropy."
+    )
     symlog: Flag = Key(False, "Critic losses in symlog space.")
     spectral_norm: Flag = Key(False, "Spectral norm on the last hidden critic layer.")
     n_step: Count = Key(1, "Rewards summed before the bootstrap.")
