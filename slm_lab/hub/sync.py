@@ -151,7 +151,8 @@ def resumable(run_dir: Path) -> frozenset[tuple[str, int]]:
     paths = [run_dir / "ray_tune" / "journal.jsonl"]
     for parent, folders, names in os.walk(run_dir / "checkpoint"):
         folders[:] = [name for name in folders if not name.endswith((".writing", ".damaged", "-1"))]
-        paths += [Path(parent, MANIFEST)] * (MANIFEST in names)
+        if MANIFEST in names:
+            paths.append(Path(parent, MANIFEST))
     found = set()
     for path in paths:
         with suppress(OSError):  # not there, or replaced meanwhile

@@ -35,12 +35,11 @@ class Block(BaseModel):
     def _null_means_default(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        absent = {key for key, value in data.items() if value is None}
+        optional = {key for key, info in cls.model_fields.items() if not info.is_required()}
         for key, info in cls.model_fields.items():
-            if info.is_required() or type(None) in get_args(info.annotation):
-                absent.discard(key)
-        absent &= cls.model_fields.keys()
-        return {key: value for key, value in data.items() if key not in absent}
+            if type(None) in get_args(info.annotation):
+                optional.discard(key)  # its null has a meaning of its own
+        return {k: v for k, v in data.items() if v is not None or k not in optional}
 
 
 def Key(default: Any, description: str) -> Any:

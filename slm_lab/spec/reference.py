@@ -341,7 +341,7 @@ def _kind(schema: Schema) -> str:
         return " or ".join(dict.fromkeys(_kind(option) for option in schema["anyOf"]))
     kind = schema.get("type", "")
     if kind in ("integer", "number"):
-        return f"{'whole ' * (kind == 'integer')}number{_range(schema)}"
+        return ("whole number" if kind == "integer" else "number") + _range(schema)
     if kind == "array":
         return f"list of {_kind(schema.get('items') or schema['prefixItems'][0])}"
     return {"boolean": "true, false", "string": "text", "null": "null"}.get(kind, "mapping")

@@ -225,8 +225,10 @@ def write_value(tree: dict[str, Any], path: str, value: Any) -> Problem | None:
             node = node[int(part)]
         else:
             return Problem(path, f"`{part}` leads nowhere: {shown(node)} has no parts")
-    if isinstance(node, dict) or _indexes(node, last):
-        node[last if isinstance(node, dict) else int(last)] = _plain(value)
+    if isinstance(node, dict):
+        node[last] = _plain(value)
+    elif _indexes(node, last):
+        node[int(last)] = _plain(value)
     elif isinstance(node, list):
         return Problem(path, f"`{last}` is no index of a list of {len(node)}")
     else:
