@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from slm_lab.analysis.evaluation import Evaluation
     from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.analysis.trial import TrialMetrics
-    from slm_lab.api.evaluate import evaluate
+    from slm_lab.api.results import evaluate
     from slm_lab.api.run import RunStopped, SessionsFailed, run
     from slm_lab.env.error import EnvError
     from slm_lab.env.make import make_env
@@ -49,7 +49,7 @@ _HOME = {
     "Transition": "types",
     "TrialMetrics": "analysis.trial",
     "VectorEnv": "env.vector",
-    "evaluate": "api.evaluate",
+    "evaluate": "api.results",
     "load_agent": "playback.saved_agent",
     "load_spec": "spec",
     "make_agent": "agent.agent",

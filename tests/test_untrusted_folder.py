@@ -12,8 +12,7 @@ import pytest
 from loguru import logger
 
 from slm_lab.analysis.trial import analyze_ended_trial
-from slm_lab.api.analyze import analyze
-from slm_lab.api.evaluate import evaluate
+from slm_lab.api.results import analyze, evaluate
 from slm_lab.api.run import run
 from slm_lab.playback.enjoy import enjoy
 from slm_lab.playback.export import export_policy

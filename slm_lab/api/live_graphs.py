@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from loguru import logger
 
@@ -74,10 +75,11 @@ def draw_whenever_it_grew(
     clock: Callable[[], float] = time.process_time,
 ) -> None:
     """Draw the graphs each time a table has grown, and rest in between, for ever."""
-    rest, drawn = first_after, ""
+    rest, drawn = first_after, dict[Path, int]()
     while True:
         sleep(rest)
-        rest, state = every, _state(layout, trial)
+        tables = (layout.session_csv(trial, s, "train") for s in layout.sessions(trial))
+        rest, state = every, {path: path.stat().st_mtime_ns for path in tables}
         if state == drawn:
             continue
         began = clock()
@@ -95,12 +97,6 @@ def _draw(layout: RunLayout, trial: int) -> None:
     sessions = [s for s in read_sessions(layout, trial) if not s.tables["train"].empty]
     if sessions:
         draw_trial(layout, trial, sessions)
-
-
-def _state(layout: RunLayout, trial: int) -> str:
-    """A text that changes when a table does."""
-    tables = (layout.session_csv(trial, s, "train") for s in layout.sessions(trial))
-    return " ".join(f"{path.name}:{path.stat().st_mtime_ns}" for path in tables)
 
 
 if __name__ == "__main__":

@@ -88,7 +88,10 @@ def run(
         options = replace(options, resume=True)
         layout = find_run(spec.name, where, Path(options.data_dir))
         spec = check_same_experiment(spec, layout, 0)
-        _check_writable(layout)
+        if not os.access(layout.predir, os.W_OK):
+            fix = "Make it writable, or copy it and resume that."
+            problem = Problem("MODE", f"{layout.predir} cannot be written to. {fix}")
+            raise SpecError([problem], "the command")
     else:
         if options.profile:
             options = replace(options, mode="dev")
@@ -129,14 +132,12 @@ def _checked(mode: str) -> Literal["dev", "train"]:
         return "train"
     if mode == "dev":
         return "dev"
-    expected = (
-        "expected dev, train, train@latest, train@FOLDER, search, search@latest or search@FOLDER."
-    )
+    modes = "dev, train, train@latest, train@FOLDER, search, search@latest or search@FOLDER"
+    fix = f"expected {modes}."
     if name == "enjoy":
-        expected = (
-            "`run` trains. Replay with `slm_lab.load_agent(FOLDER)`, score with `evaluate(FOLDER)`."
-        )
-    raise SpecError([Problem("MODE", f"found `{mode}`; {expected}")], "the command")
+        others = "Replay with `slm_lab.load_agent(FOLDER)`, score with `evaluate(FOLDER)`."
+        fix = f"`run` trains. {others}"
+    raise SpecError([Problem("MODE", f"found `{mode}`; {fix}")], "the command")
 
 
 def _check_command(spec: Spec, options: RunOptions) -> None:
@@ -158,19 +159,9 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
         check_wandb()
 
 
-def _check_writable(layout: RunLayout) -> None:
-    if not os.access(layout.predir, os.W_OK):
-        found = (
-            f"{layout.predir} cannot be written to. Make it writable, or copy it and resume that"
-        )
-        raise SpecError([Problem("MODE", f"{found}.")], "the command")
-
-
 def _with_seed_and_mode(spec: Spec, options: RunOptions) -> Spec:
     """The spec that is run and saved: with a seed, and in `dev` with a single session."""
-    changes: dict[str, object] = {}
-    if options.mode == "dev":
-        changes |= {"meta.max_session": 1, "meta.max_trial": 2}
+    changes = {"meta.max_session": 1, "meta.max_trial": 2} if options.mode == "dev" else {}
     if spec.meta.random_seed is None:
         changes["meta.random_seed"] = draw_seed()
     return spec.with_values(changes)

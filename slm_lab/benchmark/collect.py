@@ -17,7 +17,7 @@ import pandas as pd
 from slm_lab.analysis.curves import curve, thinned
 from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import TrialMetrics, analyze_trial
-from slm_lab.api.evaluate import evaluate
+from slm_lab.api.results import evaluate
 from slm_lab.benchmark.manifest import BenchmarkManifest, Row, row_problems
 from slm_lab.benchmark.result import (
     CURVE,

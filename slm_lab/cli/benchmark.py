@@ -29,13 +29,11 @@ Envs = Annotated[
 Algorithms = Annotated[
     list[str] | None, Option("--algo", help="Algorithm, such as PPO. Repeatable.")
 ]
-ManifestPath = Annotated[
-    Path | None, Option("--manifest", help="Another manifest: a folder, or a file of it.")
-]
+ManifestPath = Annotated[Path | None, Option(help="Another manifest: a folder, or a file of it.")]
 Data = Annotated[Path, Option("--data", "-d", help="Folder of the run folders.")]
-Results = Annotated[Path, Option("--results", help="Folder of the collected results.")]
-Page = Annotated[Path, Option("--page", help="The page that is written.")]
-Plots = Annotated[Path, Option("--plots", help="Folder of the page's plots.")]
+Results = Annotated[Path, Option(help="Folder of the collected results.")]
+Page = Annotated[Path, Option(help="The page that is written.")]
+Plots = Annotated[Path, Option(help="Folder of the page's plots.")]
 
 DATA = Path("data")
 
@@ -104,10 +102,8 @@ def status(
     loaded = load_manifest(manifest)
     rows = loaded.choose(phases=phases or (), envs=envs or (), algorithms=algorithms or ())
     states = [row_state(row, results, data) for row in rows]
-    _print_table(
-        ("ENV", "ALGORITHM", "STATUS", "SCORE", "GOAL", "FOLDER OR REASON"),
-        [_status_cells(state) for state in states],
-    )
+    head = ("ENV", "ALGORITHM", "STATUS", "SCORE", "GOAL", "FOLDER OR REASON")
+    _print_table(head, [_status_cells(state) for state in states])
     counts = Counter(state.status for state in states)
     typer.echo(", ".join(f"{number} {status}" for status, number in counts.items()))
 
@@ -127,10 +123,8 @@ def collect(
     loaded = load_manifest(manifest)
     for folder in folders:
         result = collect_run(folder, loaded, results)
-        typer.echo(
-            f"{results / result.row}  total_reward_ma {result.total_reward_ma:.2f} "
-            f"over {len(result.sessions)} session(s)"
-        )
+        score = f"{result.total_reward_ma:.2f} over {len(result.sessions)} session(s)"
+        typer.echo(f"{results / result.row}  total_reward_ma {score}")
 
 
 @app.command()
@@ -166,9 +160,8 @@ def audit(
     from slm_lab.benchmark.manifest import load_manifest
 
     loaded = load_manifest(manifest)
-    if folders:
-        offences = [text for folder in folders for text in audit_folder(folder, loaded)]
-    else:
+    offences = [text for folder in folders or () for text in audit_folder(folder, loaded)]
+    if not folders:
         offences = list(audit_results(loaded, results, page=page, plots_dir=plots))
     for offence in offences:
         typer.echo(offence)

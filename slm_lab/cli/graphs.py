@@ -125,7 +125,7 @@ def retro(
     log_extra: Annotated[bool, Option("--log-extra", help="More graphs.")] = False,
 ) -> None:
     """Redo metrics, tables and graphs of a run folder from its saved files."""
-    from slm_lab.api.analyze import analyze
+    from slm_lab.api.results import analyze
 
     for metrics in analyze(folder, log_extra=log_extra):
         typer.echo(f"{metrics.graph_png.name.split('_trial_graph')[0]}: {metrics.summary_line()}")
@@ -147,11 +147,8 @@ def dashboard(
     except ImportError as error:
         if (error.name or "").split(".")[0] not in ("dash", "dash_ag_grid", "flask", "werkzeug"):
             raise
-        typer.echo(
-            f"dashboard needs {error.name}, which is not installed. "
-            "Install it: pip install 'slm-lab[dashboard]'",
-            err=True,
-        )
+        fix = "Install it: pip install 'slm-lab[dashboard]'"
+        typer.echo(f"dashboard needs {error.name}, which is not installed. {fix}", err=True)
         raise typer.Exit(BAD_INPUT) from None
     server = open_server(directory, host=host, port=port)
     name = f"[{host}]" if ":" in host else host
@@ -194,10 +191,8 @@ def _writing(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunFolderError(
-            f"-o: {error.filename or output} cannot be written ({error.strerror}). Give another "
-            "folder."
-        ) from None
+        found = f"{error.filename or output} cannot be written ({error.strerror})"
+        raise RunFolderError(f"-o: {found}. Give another folder.") from None
 
 
 def _split(text: str) -> list[str]:
@@ -212,9 +207,8 @@ def _legends(text: str | None, count: int) -> list[str] | None:
         return None
     names = [name.strip() for name in text.split(",")]
     if len(names) != count:
-        raise typer.BadParameter(
-            f"--legends: found {len(names)} name(s) for {count} folder(s); expected one each"
-        )
+        found = f"found {len(names)} name(s) for {count} folder(s)"
+        raise typer.BadParameter(f"--legends: {found}; expected one each")
     return names
 
 

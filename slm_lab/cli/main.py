@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -89,9 +90,7 @@ def retro_main() -> None:
     main()
 
 
-def _show_warning(
-    message: Warning | str, category: type[Warning], *_: object, **__: object
-) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
     typer.echo(printable(f"{category.__name__}: {message}"), err=True)
 
 

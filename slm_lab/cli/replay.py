@@ -22,9 +22,7 @@ Folder = Annotated[
     str, Argument(help="Run folder, a *_spec.json or *_spec.yaml in it, or `latest`.")
 ]
 Trial = Annotated[int | None, Option(min=0, help="Trial; the best one if not given.")]
-SessionIndex = Annotated[
-    int | None, Option("--session", min=0, help="Session; the best one if not given.")
-]
+SessionIndex = Annotated[int | None, Option(min=0, help="Session; the best one if not given.")]
 Last = Annotated[bool, Option("--last", help="The agent as training left it, not at its best.")]
 Sampled = Annotated[bool, Option("--sampled", help="Draw actions as at the end of training.")]
 Seed = Annotated[int, Option(min=0, help="Seed of the envs and of drawn actions.")]
@@ -126,7 +124,7 @@ def evaluate(
     trust: Trust = None,
 ) -> None:
     """Score every session of a trial over fresh episodes, with confidence intervals."""
-    from slm_lab.api.evaluate import evaluate as evaluate_run
+    from slm_lab.api.results import evaluate as evaluate_run
 
     evaluation = evaluate_run(
         folder,
@@ -171,20 +169,15 @@ def _print_episodes(played: Episodes) -> None:
     for number, (return_, length) in enumerate(zip(played.returns, played.lengths, strict=True)):
         typer.echo(f"episode {number + 1:<4} return {return_:10.2f}   length {length}")
     mean, std = statistics.fmean(played.returns), statistics.pstdev(played.returns)
-    low, high = min(played.returns), max(played.returns)
-    typer.echo(
-        f"mean    {mean:.2f} +- {std:.2f} over {len(played.returns)} episode(s), "
-        f"from {low:.2f} to {high:.2f}"
-    )
+    spread = f"from {min(played.returns):.2f} to {max(played.returns):.2f}"
+    typer.echo(f"mean    {mean:.2f} +- {std:.2f} over {len(played.returns)} episode(s), {spread}")
 
 
 def _print_evaluation(evaluation: Evaluation) -> None:
     for index, score in evaluation.sessions.items():
         low, high = score.interval
-        typer.echo(
-            f"session {index:<4} mean {score.mean:10.2f}   95 % [{low:.2f}, {high:.2f}]   "
-            f"std {score.std:.2f}   {len(score.returns)} episodes"
-        )
+        mean = f"mean {score.mean:10.2f}   95 % [{low:.2f}, {high:.2f}]   std {score.std:.2f}"
+        typer.echo(f"session {index:<4} {mean}   {len(score.returns)} episodes")
     low, high = evaluation.interval
     typer.echo(f"mean    {evaluation.mean:.2f}   95 % [{low:.2f}, {high:.2f}] over episodes")
     if evaluation.interval_over_sessions is not None:

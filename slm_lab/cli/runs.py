@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -23,13 +23,9 @@ HEAD = ("RUN", "ALGORITHM", "ENV", "STATUS", "SCORE", "TARGET", "FRAMES", "SESSI
 RIGHT = ("SCORE", "TARGET", "FRAMES", "SESSIONS")
 STYLES = {"running": "cyan", "done": "green", "failed": "red", "resumable": "yellow"}
 
-DataDir = Annotated[Path, Option("--data-dir", "-d", help="Folder of runs.")]
 Repo = Annotated[
     str | None,
-    Option(
-        "--repo",
-        help="Dataset such as user/name, or file:PATH for a directory. By default HF_REPO.",
-    ),
+    Option(help="Dataset such as user/name, or file:PATH for a directory. By default HF_REPO."),
 ]
 
 
@@ -37,7 +33,7 @@ def list_runs(
     pattern: Annotated[
         str, Argument(help="Part of a folder's name; here also of algorithm, env or status.")
     ] = "",
-    data_dir: DataDir = Path("data"),
+    data_dir: Annotated[Path, Option("--data-dir", "-d", help="Folder of runs.")] = Path("data"),
     repo: Repo = None,
     only_local: Annotated[bool, Option("--local", help="Only what is here.")] = False,
     only_remote: Annotated[bool, Option("--remote", help="Only what is on the hub.")] = False,
@@ -70,10 +66,9 @@ def print_local(pattern: str, data_dir: Path) -> None:
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:
+    sessions = f"{run.sessions}/{run.max_session}"
     if run.kind == "search":
         sessions = f"{run.trials}/{run.max_trial or '?'} trials"
-    else:
-        sessions = f"{run.sessions}/{run.max_session}"
     return (
         printable(run.key),
         printable(run.algorithm),
@@ -94,13 +89,9 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in HEAD:
-        is_run = name == "RUN"
-        table.add_column(
-            name.lower(),
-            justify="right" if name in RIGHT else "left",
-            overflow="fold" if is_run else "ellipsis",
-            no_wrap=not is_run,
-        )
+        overflow: Any = "fold" if name == "RUN" else "ellipsis"
+        justify: Any = "right" if name in RIGHT else "left"
+        table.add_column(name.lower(), justify=justify, overflow=overflow, no_wrap=name != "RUN")
     for row in rows:
         table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
     Console().print(table)
@@ -154,7 +145,7 @@ def pull(
     def fetch(name: str, progress: Progress) -> Transfer:
         return transfer.pull(remote, name, data_folder, force=force, progress=progress)
 
-    _each(names, fetch, "Pulled", into=f"into {data_folder}")
+    _each(names, fetch, "Pulled", f"into {data_folder}")
 
 
 def push(
@@ -173,7 +164,7 @@ def push(
     def send(name: str, progress: Progress) -> Transfer:
         return transfer.push(remote, Path(name), force=force, progress=progress)
 
-    _each([str(folder) for folder in folders], send, "Pushed", into=f"to {remote.label}")
+    _each([str(folder) for folder in folders], send, "Pushed", f"to {remote.label}")
 
 
 def graduate(
@@ -196,9 +187,7 @@ def graduate(
     typer.echo(outcome.summary)
 
 
-def _each(
-    names: list[str], work: Callable[[str, Progress], Transfer], done: str, *, into: str
-) -> None:
+def _each(names: list[str], work: Callable[[str, Progress], Transfer], done: str, to: str) -> None:
     """Transfer every folder; those that failed are named, and then the command fails."""
     from slm_lab.hub.remote import NotAllowed
 
@@ -213,20 +202,14 @@ def _each(
             failed += 1
             typer.echo(f"{type(error).__name__}: {error}", err=True)
             continue
-        typer.echo(f"{done} {Path(name).name} {into}: {transfer}")
+        typer.echo(f"{done} {Path(name).name} {to}: {transfer}")
         if transfer.skipped:
-            typer.echo(
-                "  left out, because its manifest does not name them or they begin with a dot: "
-                f"{', '.join(transfer.skipped[:5])}",
-                err=True,
-            )
+            reason = "left out, because its manifest does not name them or they begin with a dot"
+            typer.echo(f"  {reason}: {', '.join(transfer.skipped[:5])}", err=True)
         if transfer.damaged:
             failed += 1
-            typer.echo(
-                f"  not sent, because they are damaged or no plain files: "
-                f"{', '.join(transfer.damaged[:5])}. Mend or remove them, and push again.",
-                err=True,
-            )
+            some = f"{', '.join(transfer.damaged[:5])}. Mend or remove them, and push again."
+            typer.echo(f"  not sent, because they are damaged or no plain files: {some}", err=True)
     if failed:
         raise typer.Exit(BAD_INPUT)
 

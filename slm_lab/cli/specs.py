@@ -39,14 +39,11 @@ def spec(
     """Print a resolved spec, or check whole files. Without arguments: list the shipped specs."""
     from slm_lab.spec import load_spec, packaged_specs
 
-    if schema:
-        from slm_lab.spec.json_schema import file_schema
+    if schema or docs:
+        from slm_lab.spec.reference import file_schema, reference_page
 
-        typer.echo(json.dumps(file_schema(), indent=2))
-    elif docs:
-        from slm_lab.spec.reference import reference_page
-
-        typer.echo(reference_page(), nl=False)
+        page = json.dumps(file_schema(), indent=2) + "\n" if schema else reference_page()
+        typer.echo(page, nl=False)
     elif compatibility:
         from slm_lab.spec.compatibility import compatibility_page
 
@@ -98,13 +95,13 @@ def _upgrade(file: str, output: Path | None) -> None:
     from slm_lab.spec import Problem, SpecError, check_file, find_spec_file, upgrade_file
 
     path = find_spec_file(file)
-    upgraded = upgrade_file(path)
+    text, notes_by_spec = upgrade_file(path)
     target = output or Path(f"{path.stem}_v5{path.suffix}")
     if target.exists():
         fix = "exists already; name another file with --output, or move that one away"
         raise SpecError([Problem(str(target), fix)], "the command")
-    target.write_text(upgraded.text)
-    for name, notes in upgraded.notes.items():
+    target.write_text(text)
+    for name, notes in notes_by_spec.items():
         typer.echo(name)
         for note in notes:
             typer.echo(f"  {note}")
@@ -119,19 +116,19 @@ def _upgrade(file: str, output: Path | None) -> None:
 def _check_files(files: list[str]) -> int:
     from slm_lab.spec import SpecError, check_file
 
-    failures = 0
+    is_ok = True
     for file in files:
         try:
             results = check_file(file)
         except SpecError as error:
-            failures += 1
+            is_ok = False
             _print_check(False, file, error.problems)
             continue
         for result in results:
-            failures += len(result.problems)
+            is_ok &= result.ok
             warnings = [f"warning: {warning}" for warning in result.warnings]
             _print_check(result.ok, f"{file}  {result.name}", [*result.problems, *warnings])
-    return BAD_INPUT if failures else 0
+    return 0 if is_ok else BAD_INPUT
 
 
 def _print_check(is_ok: bool, name: str, notes: Sequence[object]) -> None:

@@ -122,7 +122,10 @@ def run(
         enjoy_mode(mode, spec_name, sets=sets, render=render, seed=seed, trust=trust)
         return
     if stop_ray:
-        _stop_searches()
+        from slm_lab.search.processes import stop_searches
+
+        stopped = [f"Stopped the search in {predir}" for predir in stop_searches(Path("data"))]
+        typer.echo("\n".join(stopped or ["No search runs in data/"]))
         return
     from slm_lab.spec import load_spec
     from slm_lab.training.options import RunOptions
@@ -279,9 +282,8 @@ def _print_search(console: Console, metrics: SearchMetrics) -> None:
             f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
             for key, value in row.values.items()
         )
-        console.print(
-            f"  trial {row.trial}: {again}, search score {row.score:.2f}, {escape(values)}"
-        )
+        score = f"search score {row.score:.2f}"
+        console.print(f"  trial {row.trial}: {again}, {score}, {escape(values)}")
     if not metrics.validated:
         console.print("A search score flatters: add --validate 3 to train the best again.")
     console.print(f"[bold]Best spec[/bold]  {escape(str(metrics.best_spec))}")
@@ -296,16 +298,6 @@ def _print_search_plan(spec: Spec, mode: str) -> None:
         raise typer.BadParameter("--dry-run goes with the mode search")
     _check(spec, mode)
     typer.echo(describe_search(spec, measure_speed(spec)))
-
-
-def _stop_searches() -> None:
-    from slm_lab.search.processes import stop_searches
-
-    stopped = stop_searches(Path("data"))
-    for predir in stopped:
-        typer.echo(f"Stopped the search in {predir}")
-    if not stopped:
-        typer.echo("No search runs in data/")
 
 
 def _print_next_steps(again: str) -> None:
@@ -343,8 +335,7 @@ def _print_submitted(reply: str, run: RemoteRun, task: dict[str, Any], what: str
             f"`dstack offer`. What is asked for: {find_configuration(run.file_name)}"
         )
     typer.echo(
-        f"\nSubmitted {run.name}: {what}, {run.mode}, "
-        f"at most {task.get('max_duration', 'off')}\n"
+        f"\nSubmitted {run.name}: {what}, {run.mode}, at most {task.get('max_duration', 'off')}\n"
         f"  follow   dstack logs {run.name}\n"
         f"  stop     dstack stop {run.name} -y\n"
         f"  results  slm-lab pull {run.folder}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -9,7 +10,7 @@ import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from slm_lab.hub.remote import (
@@ -43,7 +44,6 @@ class DirectoryRemote:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._known: dict[Path, tuple[tuple[int, int, int], str]] = {}  # path -> (stamp, sha256)
 
     @property
     def label(self) -> str:
@@ -63,19 +63,14 @@ class DirectoryRemote:
             arrived, gone = self._arrived(folder)
             paths = {name: path for name, path in (paths | arrived).items() if name not in gone}
             check_files(folder, paths)
-            return {
-                name: RemoteFile(path.lstat().st_size, self._sha256(path))
-                for name, path in sorted(paths.items())
-            }
+            return {name: _remote_file(path) for name, path in sorted(paths.items())}
 
-    def download(
-        self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
-    ) -> None:
+    def download(self, folder: str, name: str, file: RemoteFile, target: Path, temp: Path) -> None:
         with self._explained(folder):
             arrived, _ = self._arrived(folder)
             source = arrived.get(name, self._root / DATA / folder / name)
-            part = scratch / f"{hashlib.sha256(name.encode()).hexdigest()}.part"
-            _copy(self._root, source, scratch, part)
+            part = temp / f"{hashlib.sha256(name.encode()).hexdigest()}.part"
+            _copy(self._root, source, temp, part)
             part.replace(target)
 
     def check_upload(self) -> None:
@@ -136,9 +131,8 @@ class DirectoryRemote:
         except RunFolderError as error:
             raise RemoteError(str(error)) from None
         except (KeyError, TypeError) as error:
-            raise RemoteError(
-                f"{incoming / DONE}: is damaged ({error!r:.80}). Remove it."
-            ) from None
+            found = f"is damaged ({error!r:.80})"
+            raise RemoteError(f"{incoming / DONE}: {found}. Remove it.") from None
         check_files(folder, names)
         check_files(folder, gone)
         paths = {name: incoming / "files" / name for name in names}
@@ -148,22 +142,11 @@ class DirectoryRemote:
                 pass
         return here, gone
 
-    def _sha256(self, path: Path) -> str:
-        """Checksum of a file, which is read again only if it has changed."""
-        status = path.lstat()
-        stamp = (status.st_size, status.st_mtime_ns, status.st_ino)
-        known = self._known.get(path)
-        if known is None or known[0] != stamp:
-            known = self._known[path] = (stamp, file_sha256(path))
-        return known[1]
-
     def _check_root(self) -> None:
         # It is never created: a share that is not mounted would fill the disk beneath it.
         if not self._root.is_dir():
-            raise NotAllowed(
-                f"{self.label}: no such directory. Mount it, create it with "
-                f"`mkdir -p {self._root}`, or give another with HF_REPO or --repo."
-            )
+            fix = f"Mount it, create it with `mkdir -p {self._root}`, or give another with HF_REPO"
+            raise NotAllowed(f"{self.label}: no such directory. {fix} or --repo.")
 
     @contextmanager
     def _explained(self, folder: str) -> Iterator[None]:
@@ -172,11 +155,21 @@ class DirectoryRemote:
         except RunFolderError as error:
             raise RemoteError(f"{self.label}: {error}") from None
         except OSError as error:
-            where = error.filename or folder
-            raise RemoteError(
-                f"{self.label}: {where}: {error.strerror}. What was copied so far is kept; "
-                "run the command again."
-            ) from None
+            found = f"{error.filename or folder}: {error.strerror}"
+            fix = "What was copied so far is kept; run the command again."
+            raise RemoteError(f"{self.label}: {found}. {fix}") from None
+
+
+def _remote_file(path: Path) -> RemoteFile:
+    status = path.lstat()
+    oid = _sha256(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    return RemoteFile(status.st_size, oid)
+
+
+@functools.lru_cache(maxsize=100_000)
+def _sha256(path: Path, *stamp: int) -> str:
+    """Checksum of a file, which is read again only if its stamp has changed."""
+    return file_sha256(path)
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -202,9 +195,7 @@ def _copy(source_root: Path, source: Path, target_root: Path, target: Path) -> N
 
 
 def _remove_empty(folder: Path, root: Path) -> None:
-    while folder != root:
-        try:
+    with suppress(OSError):  # not empty
+        while folder != root:
             folder.rmdir()
-        except OSError:
-            return
-        folder = folder.parent
+            folder = folder.parent

@@ -75,11 +75,9 @@ class HuggingFaceRemote:
         except self._hub.errors.EntryNotFoundError:
             return []
 
-    def download(
-        self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
-    ) -> None:
+    def download(self, folder: str, name: str, file: RemoteFile, target: Path, temp: Path) -> None:
         """Download a file; the library resumes after a broken connection."""
-        path, where = f"{DATA}/{folder}/{name}", {"revision": file.version, "local_dir": scratch}
+        path, where = f"{DATA}/{folder}/{name}", {"revision": file.version, "local_dir": temp}
         with self._explained():
             arrived = self._api.hf_hub_download(filename=path, **where, **self._dataset)
         shutil.move(arrived, target)
@@ -109,9 +107,8 @@ class HuggingFaceRemote:
         def send(batch: list[Any]) -> None:
             # Large files go to storage now, the small ones with the commit below. A file in
             # storage is not sent again, so an interrupted upload resumes.
-            self._api.preupload_lfs_files(
-                additions=batch, num_threads=1, free_memory=False, **self._dataset
-            )
+            how = {"num_threads": 1, "free_memory": False}
+            self._api.preupload_lfs_files(additions=batch, **how, **self._dataset)
             sent(sum(addition.upload_info.size for addition in batch))
 
         with self._explained():
@@ -153,10 +150,9 @@ class HuggingFaceRemote:
         if isinstance(error, RuntimeError) and error.__cause__ is not None:
             return self._explanation(error.__cause__)  # wrapped around the error of one file
         if isinstance(error, errors.HFValidationError):
-            return NotAllowed(
-                f"HF_REPO (or --repo): found `{self._dataset['repo_id']}`, expected a dataset "
-                "such as `user/name`, or `file:PATH` for a directory."
-            )
+            expected = "a dataset such as `user/name`, or `file:PATH` for a directory"
+            repo = self._dataset["repo_id"]
+            return NotAllowed(f"HF_REPO (or --repo): found `{repo}`, expected {expected}.")
         if isinstance(error, errors.RepositoryNotFoundError):
             return NotAllowed(
                 f"{self.label}: no such dataset, or a private one. Check HF_REPO (or --repo); a "
@@ -176,16 +172,14 @@ class HuggingFaceRemote:
     def _http_error(self, error: Any) -> RemoteError:
         status = error.response.status_code if error.response is not None else 0
         found = self._clean(error)
-        if status == 401:
-            return NotAllowed(
-                f"{self.label}: 401. HF_TOKEN was not accepted. Renew it, or remove it to read "
-                f"what is public ({self._api.endpoint}/settings/tokens)."
-            )
-        if status == 403:
-            return NotAllowed(
-                f"{self.label}: 403. HF_TOKEN does not allow this. Use a token with write access "
-                "to the dataset, or your own dataset with HF_REPO=user/name."
-            )
+        fixes = {
+            401: "HF_TOKEN was not accepted. Renew it, or remove it to read what is public "
+            f"({self._api.endpoint}/settings/tokens).",
+            403: "HF_TOKEN does not allow this. Use a token with write access to the dataset, "
+            "or your own dataset with HF_REPO=user/name.",
+        }
+        if status in fixes:
+            return NotAllowed(f"{self.label}: {status}. {fixes[status]}")
         if status == 429:
             found = "429, too many requests. Wait some minutes."
         elif status >= 500:

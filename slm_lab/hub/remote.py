@@ -16,7 +16,7 @@ import stat
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from slm_lab.error import LabError
@@ -101,10 +101,8 @@ class Remote(Protocol):
     def files(self, folder: str) -> dict[str, RemoteFile]:
         """The files of a run folder by their path in it; empty if there is no such folder."""
 
-    def download(
-        self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
-    ) -> None:
-        """Write a file's content to `target`; `scratch` is a folder for partial files."""
+    def download(self, folder: str, name: str, file: RemoteFile, target: Path, temp: Path) -> None:
+        """Write a file's content to `target`; `temp` is a folder for partial files."""
 
     def check_upload(self) -> None:
         """Raise if an upload cannot work; creates the dataset if it is missing."""
@@ -165,10 +163,9 @@ def read_run_manifest(path: Path, folder: str) -> dict[str, FileEntry]:
         if any(len(entry.sha256) != SHA256_LENGTH for entry in files.values()):
             raise ValueError("holds what is no SHA-256")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RemoteError(
-            f"{folder}: its {MANIFEST} cannot be used ({error!s:.100}). "
-            "Whoever shared it should push again."
-        ) from None
+        fix = "Whoever shared it should push again."
+        found = f"its {MANIFEST} cannot be used ({error!s:.100})"
+        raise RemoteError(f"{folder}: {found}. {fix}") from None
     check_files(folder, files)
     return files
 
@@ -209,13 +206,9 @@ def check_files(folder: str, names: Iterable[str]) -> None:
                 "is not told apart. Nothing was written."
             )
     for name in seen.values():
-        parents = name.split("/")[:-1]
-        for depth in range(1, len(parents) + 1):
-            if seen.get(_as_one("/".join(parents[:depth]))) is not None:
-                raise RemoteError(
-                    f"{folder}: holds {name!r:.200} inside of something that is itself a file. "
-                    "Nothing was written."
-                )
+        if any(_as_one(str(parent)) in seen for parent in PurePosixPath(name).parents):
+            found = f"holds {name!r:.200} inside of something that is itself a file"
+            raise RemoteError(f"{folder}: {found}. Nothing was written.")
 
 
 def _problem_of_folder(name: str) -> str:

@@ -72,18 +72,15 @@ def _take_folder(
         else:
             left_out.append(prefix + entry.name)
             logger.warning(f"{entry.path}: a link or no plain file, not shared")
-    taken: set[str] = set()
-    for name in sorted(folders):  # so that `last` comes before `last-1`
-        slot = name.removesuffix(FALLBACK)
-        if _is_slot(source, slot):
-            if slot in taken:
-                continue
-            taken.add(slot)
-            files = _take_checkpoint(source, slot, into / slot)
-            if not files:
-                left_out.append(prefix + slot)
-            yield from ((f"{prefix}{slot}/{file}", entry) for file, entry in files.items())
-        else:
+    slots = {name.removesuffix(FALLBACK) for name in folders}
+    slots = {slot for slot in slots if _is_slot(source, slot)}
+    for slot in sorted(slots):
+        files = _take_checkpoint(source, slot, into / slot)
+        if not files:
+            left_out.append(prefix + slot)
+        yield from ((f"{prefix}{slot}/{file}", entry) for file, entry in files.items())
+    for name in sorted(folders):
+        if name.removesuffix(FALLBACK) not in slots:
             (into / name).mkdir()
             yield from _take_folder(source / name, into / name, f"{prefix}{name}/", left_out)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -54,6 +55,7 @@ class Sync:
         look_every: float = LOOK_SECONDS,
     ) -> None:
         self._remote, self._run_dir = remote, run_dir
+        self.fix = f"Later by hand: slm-lab push {run_dir}"
         self._every, self._look_every = every, look_every
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hub-sync", daemon=True)
@@ -72,7 +74,7 @@ class Sync:
         self._thread.join(FINISH_SECONDS)
         if self._thread.is_alive():
             self.error = RemoteError(f"no end after {FINISH_SECONDS:g} seconds. Given up.")
-            logger.error(f"Upload failed: {self.error} {self._fix()}")
+            logger.error(f"Upload failed: {self.error} {self.fix}")
 
     def _watch(self) -> None:
         # Signals belong to the main thread, which waits for them.
@@ -101,7 +103,7 @@ class Sync:
         except Exception as error:  # whatever failed, the run must go on
             self.error = error
             if not self._failures:
-                logger.error(f"Upload failed. {type(error).__name__}: {error} {self._fix()}")
+                logger.error(f"Upload failed. {type(error).__name__}: {error} {self.fix}")
             self._failures += 1
             return False
         if self._failures:
@@ -109,9 +111,6 @@ class Sync:
         self.error, self._failures = None, 0
         logger.debug(f"Uploaded {self._run_dir.name}: {transfer}")
         return True
-
-    def _fix(self) -> str:
-        return f"Later by hand: slm-lab push {self._run_dir}"
 
 
 def upload_remote(is_wanted: bool) -> Remote | None:
@@ -139,14 +138,11 @@ def run_synced(remote: Remote | None, run_dir: Path, work: Callable[[], T]) -> T
     sync.start()
     try:
         outcome = work()
-    except SystemExit:  # a second signal: the end is wanted at once
-        raise
-    except BaseException:
-        sync.finish()
-        raise
-    sync.finish()
+    finally:
+        if not isinstance(sys.exception(), SystemExit):  # a second signal wants the end at once
+            sync.finish()
     if sync.error is not None:
-        raise UploadFailed(f"{sync.error} Later by hand: slm-lab push {run_dir}", outcome)
+        raise UploadFailed(f"{sync.error} {sync.fix}", outcome)
     return outcome
 
 

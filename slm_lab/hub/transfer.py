@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -98,11 +98,9 @@ def push(
         }
         lost = [file for file in there if file in changed and file != MANIFEST]
         if lost and not is_ours and not force:
-            raise RemoteError(
-                f"{name}: {remote.label} holds another state than was last pushed or pulled here "
-                f"({_some(lost)}). See it with `slm-lab pull {name} -d elsewhere`, or replace it "
-                "with --force."
-            )
+            found = f"{remote.label} holds another state than was last pushed or pulled here"
+            fix = f"See it with `slm-lab pull {name} -d elsewhere`, or replace it with --force."
+            raise RemoteError(f"{name}: {found} ({_some(lost)}). {fix}")
         gone = [file for file in known if file in there and file not in snapshot.files]
         if changed or gone:
             total = sum(entry.size for entry in changed.values())
@@ -136,9 +134,8 @@ def pull(
         _refuse_links(target)
         there = remote.files(folder)
         if not there:
-            raise RemoteError(
-                f"{folder}: not in {remote.label}. `slm-lab list --remote` shows what is."
-            )
+            fix = "`slm-lab list --remote` shows what is."
+            raise RemoteError(f"{folder}: not in {remote.label}. {fix}")
         make_folder(data_dir, unfinished)
         check_no_links(scratch)
         manifest = _fetch_manifest(remote, folder, there, arrived, unfinished)
@@ -148,7 +145,7 @@ def pull(
         missing = {f: r for f, r in wanted.items() if not expected[f].is_same(target / f)}
         known = known_files(target)
         if not force:
-            _refuse_to_overwrite(target, missing, known)
+            _refuse_changed(target, missing, known)
         total = sum(file.size for file in missing.values())
         _check_space(data_dir, total)
         count = _counter(total, progress)
@@ -188,11 +185,7 @@ def human_bytes(count: int) -> str:
 
 
 def _fetch_manifest(
-    remote: Remote,
-    folder: str,
-    there: Mapping[str, RemoteFile],
-    arrived: Path,
-    unfinished: Path,
+    remote: Remote, folder: str, there: Mapping[str, RemoteFile], arrived: Path, unfinished: Path
 ) -> dict[str, FileEntry] | None:
     """Fetch the manifest; None if the folder was shared without one, as by the original."""
     if MANIFEST not in there:
@@ -216,10 +209,9 @@ def _wanted(
         file = there.get(name)
         if file is None or not file.may_be(entry):
             found = "is missing" if file is None else "is another than its manifest says"
-            raise RemoteError(
-                f"{folder}: {name} {found}. It is being pushed at this moment, or was damaged: "
-                "try again, or have it pushed again."
-            )
+            reason = "It is being pushed at this moment, or was damaged"
+            fix = "try again, or have it pushed again."
+            raise RemoteError(f"{folder}: {name} {found}. {reason}: {fix}")
     names = there if manifest is None else manifest
     hidden = {name for name in names if any(part.startswith(".") for part in name.split("/"))}
     return {name: there[name] for name in names if name not in hidden}
@@ -248,15 +240,9 @@ def _is_unchanged(target: Path, name: str, known: Mapping[str, FileEntry]) -> bo
     return name in known and listed(known[name]).is_same(target / name)
 
 
-def _refuse_to_overwrite(
-    target: Path, missing: Mapping[str, RemoteFile], known: Mapping[str, FileEntry]
-) -> None:
-    changed = [
-        name
-        for name in missing
-        if os.path.lexists(target / name) and not _is_unchanged(target, name, known)
-    ]
-    if changed:
+def _refuse_changed(target: Path, missing: Iterable[str], known: Mapping[str, FileEntry]) -> None:
+    here = (name for name in missing if os.path.lexists(target / name))
+    if changed := [name for name in here if not _is_unchanged(target, name, known)]:
         raise RemoteError(
             f"{target}: {len(changed)} file(s) here are not what was pushed or pulled last "
             f"({_some(changed)}). Nothing was changed. Keep yours with `slm-lab push {target}`, "
@@ -275,10 +261,9 @@ def _refuse_links(target: Path) -> None:
 def _check_space(data_dir: Path, needed: int) -> None:
     free = shutil.disk_usage(data_dir).free
     if needed > free:
-        raise RemoteError(
-            f"{data_dir}: {human_bytes(needed)} to fetch, {human_bytes(free)} free. "
-            "Make room, or give another disk with -d FOLDER."
-        )
+        found = f"{human_bytes(needed)} to fetch, {human_bytes(free)} free"
+        fix = "Make room, or give another disk with -d FOLDER."
+        raise RemoteError(f"{data_dir}: {found}. {fix}")
 
 
 def _remove_others(folder: Path, keep: set[str]) -> None:
@@ -336,11 +321,9 @@ def _explained(folder: str) -> Iterator[None]:
     except RunFolderError as error:
         raise RemoteError(str(error)) from None
     except OSError as error:
-        where = error.filename or folder
-        raise RemoteError(
-            f"{folder}: {where}: {error.strerror or error}. What has arrived is kept; run the "
-            "command again once that is mended."
-        ) from None
+        found = f"{error.filename or folder}: {error.strerror or error}"
+        fix = "What has arrived is kept; run the command again once that is mended."
+        raise RemoteError(f"{folder}: {found}. {fix}") from None
 
 
 def _some(names: list[str]) -> str:

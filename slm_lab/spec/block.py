@@ -7,7 +7,7 @@ unknown (an error that names the nearest valid key).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -35,12 +35,11 @@ class Block(BaseModel):
     def _null_means_default(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        absent = {key for key, value in data.items() if value is None}
+        optional = {key for key, info in cls.model_fields.items() if not info.is_required()}
         for key, info in cls.model_fields.items():
-            if info.is_required() or type(None) in get_args(info.annotation):
-                absent.discard(key)
-        absent &= cls.model_fields.keys()
-        return {key: value for key, value in data.items() if key not in absent}
+            if type(None) in get_args(info.annotation):
+                optional.discard(key)  # its null has a meaning of its own
+        return {k: v for k, v in data.items() if v is not None or k not in optional}
 
 
 def Key(default: Any, description: str) -> Any:
@@ -73,9 +72,14 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _number(value: object) -> object:
-    expect(is_number(value), value, "a number")
-    return value
+def checked(fits: Callable[[Any], bool], expected: str) -> BeforeValidator:
+    """Make a validator that lets those values pass that fit, as they are."""
+
+    def check(value: object) -> object:
+        expect(fits(value), value, expected)
+        return value
+
+    return BeforeValidator(check)
 
 
 def _whole(value: object) -> object:
@@ -94,21 +98,19 @@ def _flag(value: object) -> object:
     return word == "true"
 
 
-def _mapping(value: object) -> object:
-    expect(isinstance(value, Mapping), value, "a mapping")
-    return value
-
-
-Number = Annotated[float, BeforeValidator(_number)]
-NonNegative = Annotated[float, Field(ge=0), BeforeValidator(_number)]
-Positive = Annotated[float, Field(gt=0), BeforeValidator(_number)]
-Fraction = Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)]
+_NUMBER = checked(is_number, "a number")
+Number = Annotated[float, _NUMBER]
+NonNegative = Annotated[float, Field(ge=0), _NUMBER]
+Positive = Annotated[float, Field(gt=0), _NUMBER]
+Fraction = Annotated[float, Field(ge=0, le=1), _NUMBER]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT), BeforeValidator(_whole)]
 CountOrZero = Annotated[int, Field(ge=0, le=MAX_COUNT), BeforeValidator(_whole)]
 SmallCount = Annotated[int, Field(ge=1, le=10**6), BeforeValidator(_whole)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
-FreeMapping = Annotated[Mapping[str, Any], BeforeValidator(_mapping)]
+FreeMapping = Annotated[
+    Mapping[str, Any], checked(lambda value: isinstance(value, Mapping), "a mapping")
+]
 
 
 @dataclass(slots=True)
@@ -169,9 +171,9 @@ def build_block(
 def gather_kwargs(model: type[BaseModel], data: Mapping[str, Any]) -> dict[str, Any]:
     """Move every key of a mapping that is not a field into `kwargs`."""
     fields = {key: value for key, value in data.items() if key in model.model_fields}
-    extra = {key: value for key, value in data.items() if key not in model.model_fields}
     written = fields.get("kwargs") or {}
     expect(isinstance(written, Mapping), written, "a mapping", "kwargs")
+    extra = {key: value for key, value in data.items() if key not in fields}
     return {**fields, "kwargs": {**written, **extra}}
 
 

@@ -35,17 +35,11 @@ class CatalogEntry:
 def catalog(pattern: str = "") -> Iterator[CatalogEntry]:
     """List the shipped specs that fit a pattern, by file."""
     for file, name, tree in packaged_trees():
-        env = tree["env"]
+        env, algorithm = tree["env"], str(tree["agent"]["algorithm"]["name"])
         env_id = None if PLACEHOLDER.search(env["name"]) else str(env["name"])
-        budget = env["max_frame"]
-        entry = CatalogEntry(
-            name=name,
-            file=file,
-            algorithm=str(tree["agent"]["algorithm"]["name"]),
-            env=env_id,
-            max_frame=int(budget) if isinstance(budget, int | float) else None,
-            target=None if env_id is None else target_score(env_id, env),
-        )
+        budget = int(env["max_frame"]) if isinstance(env["max_frame"], int | float) else None
+        target = None if env_id is None else target_score(env_id, env)
+        entry = CatalogEntry(name, file, algorithm, env_id, budget, target)
         if entry.matches(pattern):
             yield entry
 

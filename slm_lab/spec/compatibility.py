@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.algorithm.base import AlgorithmInfo
@@ -38,7 +38,7 @@ class Feature:
 
     name: str
     key: str  # the spec key that turns it on
-    is_on: Callable[[Spec], bool]
+    is_on: Callable[[Spec], object]  # truthy where the spec has it
     algorithms: frozenset[str] = frozenset(LEARNING)  # those that have the key
 
 
@@ -63,16 +63,10 @@ def _sums_rewards(spec: Spec) -> bool:
     return getattr(algorithm, "num_step_returns", None) is not None and algorithm.lam is None
 
 
-def _normalizes_batches(spec: Spec) -> bool:
-    return spec.agent.net.normalizes_batches or spec.agent.critic.normalizes_batches
-
-
 FEATURES: dict[str, Feature] = {
     feature.name: feature
     for feature in (
-        Feature(
-            "recurrent net", "agent.net.type", lambda s: s.agent.net.sequence_length is not None
-        ),
+        Feature("recurrent net", "agent.net.type", lambda s: s.agent.net.sequence_length),
         Feature(
             "n-step", "agent.algorithm.n_step", _sums_rewards, _having("n_step", "num_step_returns")
         ),
@@ -85,21 +79,23 @@ FEATURES: dict[str, Feature] = {
             _EPISODIC,
         ),
         Feature("frame stack", "env.frame_stack", lambda s: s.env.frame_stack > 1),
-        Feature(
-            "life loss", "env.life_loss_info", lambda s: bool(s.env.kwargs.get("life_loss_info"))
-        ),
+        Feature("life loss", "env.life_loss_info", lambda s: s.env.kwargs.get("life_loss_info")),
         Feature("normalize_obs", "env.normalize_obs", lambda s: s.env.normalize_obs),
         Feature("normalize_reward", "env.normalize_reward", lambda s: s.env.normalize_reward),
         _algorithm_flag("normalize_v_targets"),
         Feature("privileged critic", "env.privileged", lambda s: s.env.privileged),
-        Feature("distributed", "meta.distributed", lambda s: bool(s.meta.distributed)),
+        Feature("distributed", "meta.distributed", lambda s: s.meta.distributed),
         Feature("parallel learners", "meta.threads", lambda s: (s.meta.threads or 1) > 1),
         Feature("shared net", "agent.net.shared", lambda s: s.agent.net.shared, _having("lam")),
-        Feature("batch norm", "agent.net.batch_norm", _normalizes_batches),
+        Feature(
+            "batch norm",
+            "agent.net.batch_norm",
+            lambda s: s.agent.net.normalizes_batches or s.agent.critic.normalizes_batches,
+        ),
         _algorithm_flag("symlog"),
         _algorithm_flag("clip_vloss"),
         Feature("multi-discrete actions", "env.name", lambda s: False),  # seen once there is an env
-        Feature("rows on a device", "env.dlpack", lambda s: bool(s.env.kwargs.get("dlpack"))),
+        Feature("rows on a device", "env.dlpack", lambda s: s.env.kwargs.get("dlpack")),
         Feature("several envs", "env.num_envs", lambda s: s.env.num_envs > 1),
         Feature("compiled", "meta.compile", lambda s: s.meta.compile == "on"),
     )
@@ -112,86 +108,79 @@ class Refusal:
 
     feature: str
     other: str | frozenset[str]
-    reason: str
-    fix: str
+    why: str  # and what to do
 
 
 REFUSALS = (
     Refusal(
         "recurrent net",
         _algorithms(lambda info: not info.recurrent),
-        "it learns from single transitions and has no recurrent form",
+        "it learns from single transitions and has no recurrent form. "
         "Use MLPNet, or PPO or DQN with RecurrentNet.",
     ),
     Refusal(
         "batch norm",
         _algorithms(lambda info: "replay" not in info.memories),
-        "a policy that learns under batch statistics is not the one that acted",
+        "a policy that learns under batch statistics is not the one that acted. "
         "Set batch_norm to false, or use layer_norm.",
     ),
     Refusal(
         "privileged critic",
         _algorithms(lambda info: not info.privileged_critic),
-        f"it is for {' and '.join(name for name in LEARNING if name in _PRIVILEGED)}",
+        f"it is for {' and '.join(name for name in LEARNING if name in _PRIVILEGED)}. "
         "Set env.privileged to false.",
     ),
     Refusal(
         "privileged critic",
         "shared net",
-        "it needs a critic net of its own",
-        "Set agent.net.shared to false.",
+        "it needs a critic net of its own. Set agent.net.shared to false.",
     ),
     Refusal(
         "privileged critic",
         "recurrent net",
-        "it has no recurrent form",
-        "Use MLPNet or TorchArcNet, or set env.privileged to false.",
+        "it has no recurrent form. Use MLPNet or TorchArcNet, or set env.privileged to false.",
     ),
     Refusal(
         "recurrent net",
         "life loss",
-        "lives are lost in Atari games, and a RecurrentNet reads vectors, not images",
+        "lives are lost in Atari games, and a RecurrentNet reads vectors, not images. "
         "Use ConvNet with env.frame_stack.",
     ),
     Refusal(
         "privileged critic",
         "frame stack",
-        "an observation that is partly privileged cannot be stacked",
+        "an observation that is partly privileged cannot be stacked. "
         "Set env.frame_stack to 1, or env.privileged to false.",
     ),
     Refusal(
         "normalize_v_targets",
         "distributed",
-        "the value scale would be each worker's own",
-        "Set one of them to false.",
+        "the value scale would be each worker's own. Set one of them to false.",
     ),
     Refusal(
         "normalize_obs",
         "distributed",
-        "the statistics would be each worker's own under nets that all share",
+        "the statistics would be each worker's own under nets that all share. "
         "Set one of them to false.",
     ),
     Refusal(
         "normalize_reward",
         "distributed",
-        "the statistics would be each worker's own under nets that all share",
+        "the statistics would be each worker's own under nets that all share. "
         "Set one of them to false, or use env.reward_scale.",
     ),
     Refusal(
         "multi-discrete actions",
         _algorithms(lambda info: "multi_discrete" not in info.actions),
-        "it has no form for several discrete actions at once",
-        "Use PPO.",
+        "it has no form for several discrete actions at once. Use PPO.",
     ),
 )
 
 # Pairs that no spec can write: the net has no such key, or no env has both.
-_APART = frozenset(
-    {
-        frozenset({"recurrent net", "batch norm"}),
-        frozenset({"life loss", "privileged critic"}),
-        frozenset({"life loss", "multi-discrete actions"}),
-    }
+_APART = (
+    {"recurrent net", "batch norm"},
+    {"life loss", "privileged critic"},
+    {"life loss", "multi-discrete actions"},
 )
 
 Verdict = Literal["accepted", "refused", "not applicable"]
@@ -227,7 +216,7 @@ def verdict(feature: str, other: str) -> Verdict:
     """Decide whether one spec can have two features."""
     if refusal_of(feature, other):
         return "refused"
-    is_apart = frozenset({feature, other}) in _APART
+    is_apart = {feature, other} in _APART
     return "accepted" if algorithms_with(feature, other) and not is_apart else "not applicable"
 
 
@@ -244,8 +233,7 @@ def problems_of(spec: Spec) -> Iterator[Problem]:
             other = FEATURES[refusal.other].key if refusal.other in on else None
         if other is not None:
             key = FEATURES[refusal.feature].key
-            message = f"does not go with {other}: {refusal.reason}. {refusal.fix}"
-            yield Problem(key, message)
+            yield Problem(key, f"does not go with {other}: {refusal.why}")
 
 
 _PAGE = """\
@@ -262,24 +250,26 @@ reason below. `-` does not apply: no algorithm has both keys.
 
 def compatibility_page() -> str:
     """Write the tables of all pairs in Markdown."""
-    by_algorithm = _markdown(LEARNING, verdict_with_algorithm)
-    by_feature = _markdown(tuple(FEATURES), verdict)
-    reasons = [_reason(refusal) for refusal in REFUSALS]
-    keys = [f"| {feature.name} | `{feature.key}` |" for feature in FEATURES.values()]
-    parts = [
-        _PAGE,
-        "## Features and algorithms\n",
-        *by_algorithm,
-        "\n## Features and features\n",
-        *by_feature,
-        f"\n{_counts()}\n",
-        "## What turns a feature on\n",
-        "| feature | key |\n|---|---|",
-        *keys,
-        "\n## Why not\n",
-        *reasons,
-    ]
-    return "\n".join(parts) + "\n"
+    return "\n".join(_page()) + "\n"
+
+
+def _page() -> Iterator[str]:
+    yield _PAGE
+    yield "## Features and algorithms\n"
+    yield from _markdown(LEARNING, verdict_with_algorithm)
+    yield "\n## Features and features\n"
+    yield from _markdown(tuple(FEATURES), verdict)
+    pairs = [verdict(*pair) for pair in itertools.combinations(FEATURES, 2)]
+    both = pairs + [verdict_with_algorithm(f, a) for f in FEATURES for a in LEARNING]
+    counts = ", ".join(f"{both.count(each)} {each}" for each in get_args(Verdict))
+    yield f"\n{len(both)} pairs: {counts}.\n"
+    yield "## What turns a feature on\n"
+    yield "| feature | key |\n|---|---|"
+    yield from (f"| {feature.name} | `{feature.key}` |" for feature in FEATURES.values())
+    yield "\n## Why not\n"
+    for refusal in REFUSALS:
+        others = [refusal.other] if isinstance(refusal.other, str) else sorted(refusal.other)
+        yield f"- **{refusal.feature}** and {', '.join(others)}: {refusal.why}"
 
 
 def _markdown(others: tuple[str, ...], judge: Callable[[str, str], Verdict]) -> Iterator[str]:
@@ -289,19 +279,3 @@ def _markdown(others: tuple[str, ...], judge: Callable[[str, str], Verdict]) -> 
     for feature in FEATURES:
         row = ["" if feature == other else cells[judge(feature, other)] for other in others]
         yield f"| **{feature}** | " + " | ".join(row) + " |"
-
-
-def _counts() -> str:
-    pairs = [verdict(*pair) for pair in itertools.combinations(FEATURES, 2)]
-    with_algorithms = [verdict_with_algorithm(f, a) for f in FEATURES for a in LEARNING]
-    both = pairs + with_algorithms
-    counts = {kind: both.count(kind) for kind in ("accepted", "refused", "not applicable")}
-    return (
-        f"{len(both)} pairs: {counts['accepted']} accepted, {counts['refused']} refused, "
-        f"{counts['not applicable']} not applicable."
-    )
-
-
-def _reason(refusal: Refusal) -> str:
-    others = [refusal.other] if isinstance(refusal.other, str) else sorted(refusal.other)
-    return f"- **{refusal.feature}** and {', '.join(others)}: {refusal.reason}. {refusal.fix}"

@@ -55,17 +55,11 @@ def _clip_range(value: object) -> object:
     return (low, high)
 
 
+_PAIR = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
 ClipRange = Annotated[
     tuple[float, float],
     BeforeValidator(_clip_range),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0},
-                {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
-            ]
-        }
-    ),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, _PAIR]}),
 ]
 
 

@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.error import Problem, SpecError, SpecWarning, nearest
 from slm_lab.spec.run_folder import SPEC_FILE, run_place
 from slm_lab.spec.schema import V4_MESSAGE, MetaSpec, Spec, build_spec, name_complaint, write_value
+from slm_lab.spec.search import flatten
 from slm_lab.spec.text import (
     MAX_BYTES,
     PLACEHOLDER,
@@ -66,9 +66,7 @@ def load_spec(
     return spec.with_origin(origin_of(spec, path, {*trust, *by_flag}))
 
 
-def load_saved_spec(
-    file: str | Path, name: str | None = None, *, trust: Collection[str] = ()
-) -> Spec:
+def load_saved_spec(file: str | Path, name: str | None = None, *, trust: Collection[str]) -> Spec:
     """Load a spec that is known to be saved with a run, whatever its folder looks like."""
     path = find_spec_file(file)
     spec = _load(path, name, ())
@@ -116,13 +114,12 @@ def spec_names(file: str | Path) -> list[str]:
     return list(_specs_in(_read_text(path), path))
 
 
-@dataclass(frozen=True, slots=True)
-class SpecCheck:
+class SpecCheck(NamedTuple):
     """Result of `check_file` for one spec."""
 
     name: str
-    problems: list[Problem] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    problems: list[Problem]
+    warnings: list[str]
 
     @property
     def ok(self) -> bool:
@@ -140,7 +137,7 @@ def check_file(file: str | Path) -> list[SpecCheck]:
         try:
             checks.append(SpecCheck(name, [], build_spec(coerce_numbers(tree), name)[1]))
         except SpecError as error:
-            checks.append(SpecCheck(name, error.problems))
+            checks.append(SpecCheck(name, error.problems, []))
     return checks
 
 
@@ -151,16 +148,11 @@ def example_sets(file: str | Path, name: str) -> list[str]:
     return [f"{key}={_example_value(key, path)}" for key in sorted(open_keys)]
 
 
-@dataclass(frozen=True, slots=True)
-class UpgradedFile:
-    """A file of SLM Lab v4 as text in today's shape, and what changed, by spec."""
+def upgrade_file(file: str | Path) -> tuple[str, dict[str, list[str]]]:
+    """Convert every v4 spec of a file to today's shape; the others stay as they are.
 
-    text: str
-    notes: dict[str, list[str]]
-
-
-def upgrade_file(file: str | Path) -> UpgradedFile:
-    """Convert every v4 spec of a file to today's shape; the others stay as they are."""
+    Returns the text of the new file, and what changed, by spec.
+    """
     path = find_spec_file(file)
     tree = _lenient(_read_text(path))
     if tree is None:
@@ -175,8 +167,8 @@ def upgrade_file(file: str | Path) -> UpgradedFile:
         raise _refusal(path, "no spec in the file has the v4 shape", "--upgrade")
     upgraded = coerce_numbers(next(iter(specs.values())) if single else specs)
     if path.suffix == ".json":
-        return UpgradedFile(json.dumps(upgraded, indent=2) + "\n", notes)
-    return UpgradedFile(yaml.safe_dump(upgraded, sort_keys=False), notes)
+        return json.dumps(upgraded, indent=2) + "\n", notes
+    return yaml.safe_dump(upgraded, sort_keys=False), notes
 
 
 def packaged_spec_dir() -> Path:
@@ -202,8 +194,7 @@ def find_spec_file(file: str | Path) -> Path:
     below = given.as_posix().removeprefix("./").removeprefix("slm_lab/spec/")
     places = [given, packaged_spec_dir() / below]
     renamed = [path.with_suffix(suffix) for path in places for suffix in _SUFFIXES if path.name]
-    candidates = [*places, *renamed]
-    for path in candidates:
+    for path in (*places, *renamed):
         try:
             if path.is_file() and path.suffix in _SUFFIXES:
                 return path
@@ -222,18 +213,15 @@ def _no_such_file(given: Path) -> Problem:
     known = {p.name: p.as_posix() for p in siblings[:1000]}
     known |= {p.name: p.relative_to(packaged_spec_dir()).as_posix() for p in _packaged_files()}
     close = [known[name] for name in nearest(given.name, known, count=5)]
-    hint = (
-        f"Did you mean {', '.join(close)}?" if close else "`slm-lab spec` lists the shipped ones."
-    )
+    hint = "`slm-lab spec` lists the shipped ones."
+    if close:
+        hint = f"Did you mean {', '.join(close)}?"
     return Problem("SPEC_FILE", f"no such file, from here or in the package. {hint}")
 
 
 def _packaged_files() -> list[Path]:
-    return sorted(
-        path
-        for path in packaged_spec_dir().rglob("*")
-        if path.suffix in _SUFFIXES and not path.name.startswith("_")
-    )
+    files = [path for path in packaged_spec_dir().rglob("*") if path.suffix in _SUFFIXES]
+    return sorted(path for path in files if not path.name.startswith("_"))
 
 
 def _refusal(path: Path, message: str, at: str = "") -> SpecError:
@@ -377,7 +365,8 @@ def _write(tree: dict[str, Any], item: _Assignment, placeholders: set[str]) -> P
 def _where_to(tree: dict[str, Any], item: _Assignment, placeholders: set[str]) -> str:
     names = ", ".join(sorted(placeholders))
     has = f"the placeholders {names}" if placeholders else "no placeholders"
-    paths = [dotted for dotted in _paths(tree) if dotted.rpartition(".")[2] == item.key]
+    leaves = [path for path, _ in flatten(tree) if not path.startswith("search.")]
+    paths = [path for path in leaves if path.rpartition(".")[2] == item.key]
     for block, model in (("env", EnvSpec), ("meta", MetaSpec)):
         if item.key in (block, *model.model_fields) and not paths:
             paths.append(f"{block}.name" if item.key == block else f"{block}.{item.key}")
@@ -385,16 +374,6 @@ def _where_to(tree: dict[str, Any], item: _Assignment, placeholders: set[str]) -
         return f"the spec has {has}; for any other key give its dotted path, as env.num_envs"
     options = " or ".join(f"-s {dotted}={item.value}" for dotted in paths)
     return f"the spec has {has}. Did you mean {options}?"
-
-
-def _paths(tree: Any, prefix: str = "") -> Iterator[str]:
-    """Dotted paths of the keys in a tree that are not mappings themselves."""
-    for key, value in tree.items():
-        dotted = f"{prefix}.{key}" if prefix else key
-        if isinstance(value, dict):
-            yield from _paths(value, dotted)
-        elif not dotted.startswith("search."):
-            yield dotted
 
 
 def _blame(problem: Problem, written: list[_Assignment]) -> Problem:

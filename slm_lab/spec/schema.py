@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
-from slm_lab.spec.agent import AgentSpec, build_agent
-from slm_lab.spec.algorithm.base import training_start_step
+from slm_lab.spec.agent import AgentSpec, build_agent, with_defaults
+from slm_lab.spec.algorithm.base import check_multiple, training_start_step
 from slm_lab.spec.block import (
     Block,
     Count,
@@ -24,10 +24,9 @@ from slm_lab.spec.block import (
     shown,
 )
 from slm_lab.spec.compatibility import problems_of
-from slm_lab.spec.defaults import with_defaults
 from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
-from slm_lab.spec.search import check_search, flatten_search
+from slm_lab.spec.search import check_search, flatten
 from slm_lab.spec.text import TextError, check_json
 from slm_lab.spec.trust import SpecOrigin
 from slm_lab.spec.upgrade import is_v4
@@ -226,8 +225,10 @@ def write_value(tree: dict[str, Any], path: str, value: Any) -> Problem | None:
             node = node[int(part)]
         else:
             return Problem(path, f"`{part}` leads nowhere: {shown(node)} has no parts")
-    if isinstance(node, dict) or _indexes(node, last):
-        node[last if isinstance(node, dict) else int(last)] = _plain(value)
+    if isinstance(node, dict):
+        node[last] = _plain(value)
+    elif _indexes(node, last):
+        node[int(last)] = _plain(value)
     elif isinstance(node, list):
         return Problem(path, f"`{last}` is no index of a list of {len(node)}")
     else:
@@ -269,8 +270,12 @@ def _build(tree: dict[str, Any], name: str, findings: Findings) -> Spec | None:
 
     agent = build_agent(blocks["agent"], findings) if "agent" in blocks else None
     env = _build_env(blocks["env"], findings) if "env" in blocks else None
-    meta = _build_meta(blocks["meta"], findings) if "meta" in blocks else None
-    search = dict(flatten_search(blocks.get("search", {})))
+    meta = None
+    if "meta" in blocks:
+        given_meta = {k: v for k, v in blocks["meta"].items() if k not in SAVED_RUN_KEYS}
+        former = _FORMER_META_KEYS.split()
+        meta = build_block(MetaSpec, given_meta, "meta", findings, "meta", former)
+    search = dict(flatten(blocks.get("search", {})))
     check_search(search, tree, findings)
     if agent is None or env is None or meta is None or findings.problems:
         return None
@@ -286,17 +291,10 @@ def _build_env(tree: dict[str, Any], findings: Findings) -> EnvSpec | None:
         findings.problem(f"env.{key}", complaint)
     given = {key: value for key, value in tree.items() if key not in complaints}
     name = given.get("name")
-    if isinstance(name, str) and current_env_id(name) != name:
-        given["name"] = current_env_id(name)
-        findings.warnings.append(
-            f"env.name: {name} is called {given['name']} now, and that is used"
-        )
+    if isinstance(name, str) and (new := current_env_id(name)) != name:
+        given["name"] = new
+        findings.warnings.append(f"env.name: {name} is called {new} now, and that is used")
     return build_block(EnvSpec, given, "env", findings, "env")
-
-
-def _build_meta(tree: dict[str, Any], findings: Findings) -> MetaSpec | None:
-    given = {key: value for key, value in tree.items() if key not in SAVED_RUN_KEYS}
-    return build_block(MetaSpec, given, "meta", findings, "meta", _FORMER_META_KEYS.split())
 
 
 def _cross_check(spec: Spec, findings: Findings) -> None:
@@ -326,21 +324,13 @@ def _check_recurrence(spec: Spec, findings: Findings) -> None:
     if spec.agent.memory_info.kind != "replay":
         return
     memory, least = spec.agent.memory, seq_len * spec.env.num_envs
-    if memory.batch_size % seq_len:
-        findings.problem(
-            "agent.memory.batch_size",
-            f"found {memory.batch_size}; expected a multiple of agent.net.seq_len = {seq_len}, "
-            f"such as {max(1, memory.batch_size // seq_len) * seq_len}",
-        )
+    check_multiple("agent.memory.batch_size", memory.batch_size, spec, findings)
     if min(memory.max_size, spec.env.max_frame) < least:
-        findings.problem(
-            "agent.memory.max_size",
-            f"found {memory.max_size}; a sequence of each env takes seq_len * num_envs = {least}, "
-            "and env.max_frame must reach that too",
-        )
-    elif training_start_step(spec) < least:
-        findings.problem(
-            "agent.algorithm.training_start_step",
-            f"found {training_start_step(spec)}; expected at least seq_len * num_envs = {least}, "
-            "so that there are whole sequences to learn from",
-        )
+        needed = f"a sequence of each env takes seq_len * num_envs = {least}"
+        message = f"found {memory.max_size}; {needed}, and env.max_frame must reach that too"
+        findings.problem("agent.memory.max_size", message)
+    elif (start := training_start_step(spec)) < least:
+        expected = f"expected at least seq_len * num_envs = {least}"
+        reason = "so that there are whole sequences to learn from"
+        key = "agent.algorithm.training_start_step"
+        findings.problem(key, f"found {start}; {expected}, {reason}")

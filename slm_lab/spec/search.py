@@ -24,12 +24,12 @@ DISTRIBUTIONS = {
 }
 
 
-def flatten_search(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """List (dotted key, arguments) of a search block written flat, nested, or both."""
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """List (dotted key, value) of a tree; a search block may be flat, nested, or both."""
     for key, value in tree.items():
         path = f"{prefix}.{key}" if prefix else key
         if isinstance(value, Mapping) and "__" not in key:
-            yield from flatten_search(value, path)
+            yield from flatten(value, path)
         else:
             yield path, value
 

@@ -191,13 +191,12 @@ def check_json(
     if next(count) > MAX_NODES:
         raise TextError(f"holds more than {MAX_NODES:,} values")
     if isinstance(tree, dict):
+        at = path or "the top"
         if len(tree) > MAX_KEYS:
-            raise TextError(f"`{path or 'the top'}` has more than {MAX_KEYS:,} keys")
+            raise TextError(f"`{at}` has more than {MAX_KEYS:,} keys")
         for key, value in tree.items():
             if not isinstance(key, str):
-                raise TextError(
-                    f"the key {key!r} under `{path or 'the top'}` is not text; quote it"
-                )
+                raise TextError(f"the key {key!r} under `{at}` is not text; quote it")
             check_json(value, f"{path}.{key}" if path else key, depth + 1, count)
     elif isinstance(tree, list):
         for index, value in enumerate(tree):
@@ -208,22 +207,15 @@ def check_json(
         raise TextError(f"`{path}` is a {type(tree).__name__}; a spec holds JSON values only")
 
 
-def unfilled(tree: Any, path: str = "") -> list[tuple[str, str]]:
-    """List (path, placeholder) of every `${...}` left in a tree."""
-    found: list[tuple[str, str]] = []
-    children: list[tuple[Any, Any]] = []
-    if isinstance(tree, dict):
-        children = list(tree.items())
-    elif isinstance(tree, list):
-        children = list(enumerate(tree))
-    for key, value in children:
-        texts = (key, value) if isinstance(key, str) else (value,)
-        at = f"{path}.{key}" if path else str(key)
-        for text in texts:
-            if isinstance(text, str):
-                found += [(at, name) for name in PLACEHOLDER.findall(text)]
-        found += unfilled(value, at)
-    return found
+def unfilled(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """List (path, placeholder) of every `${...}` left in a tree, its keys included."""
+    if isinstance(tree, str):
+        yield from ((path, name) for name in PLACEHOLDER.findall(tree))
+    elif isinstance(tree, dict | list):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            at = f"{path}.{key}" if path else str(key)
+            yield from unfilled(key, at)
+            yield from unfilled(value, at)
 
 
 def fill(text: str, key: str, value: str) -> str:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slm_lab.spec.block import shown
 from slm_lab.spec.error import Problem, SpecError
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec
 
 TRUST_VARIABLE = "SLM_LAB_TRUST"
-# Keys of a spec whose value may name a module, as `module:Name`.
-MODULE_KEYS = ("env.name",)
 MAX_BYTES = 1_000_000
 
 
@@ -72,7 +70,7 @@ def import_named_module(module: str, key: str, origin: SpecOrigin | None) -> Non
         # Found again one by one: a package that has been imported may have changed its path.
         found = find_module(name)
         if found is not None:
-            _refuse_run_places(module, key, origin, found)
+            _refuse_run_place(module, key, origin, found)
         elif name not in sys.modules:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         importlib.import_module(name)
@@ -85,7 +83,7 @@ def check_named_module(module: str, key: str, origin: SpecOrigin | None) -> None
         raise _refusal(key, message, origin)
     found = find_module(module)
     if found is not None:
-        _refuse_run_places(module, key, origin, found)
+        _refuse_run_place(module, key, origin, found)
     if origin is None or module in origin.trusted:
         return
     where = "not found from here" if found is None else found.file or "no file"
@@ -151,9 +149,7 @@ def _find_in(name: str, path: Iterable[str]) -> ModuleSpec | None:
     return namespace
 
 
-def _refuse_run_places(
-    module: str, key: str, origin: SpecOrigin | None, found: FoundModule
-) -> None:
+def _refuse_run_place(module: str, key: str, origin: SpecOrigin | None, found: FoundModule) -> None:
     for place in found.places:
         if folder := run_place(place):
             message = (
@@ -181,16 +177,13 @@ def _settle_search_path() -> None:
 
 def named_modules(spec: Spec) -> dict[str, str]:
     """Map every module that a spec or its search names to the key that names it."""
-    named: dict[str, str] = {}
-    for key in MODULE_KEYS:
-        named.setdefault(_module_at(spec.to_dict(), key.split(".")), key)
-        for search_key, options in spec.search.items():
-            path, _ = split_search_key(search_key)
-            if f"{key}.".startswith(f"{path}."):
-                rest = key.removeprefix(path).strip(".")
-                for option in options:
-                    module = _module_at(option, rest.split(".") if rest else [])
-                    named.setdefault(module, f"search.{search_key}")
+    named = {module_of(spec.env.name): "env.name"}
+    for key, options in spec.search.items():
+        if split_search_key(key)[0] in ("env", "env.name"):
+            for option in options:
+                name = option.get("name") if isinstance(option, Mapping) else option
+                module = module_of(name) if isinstance(name, str) else ""
+                named.setdefault(module, f"search.{key}")
     named.pop("", None)
     return named
 
@@ -270,9 +263,3 @@ def _file_of(module: str) -> str:
     """Find the file that a module name leads to now, with links followed; empty if none."""
     found = find_module(module)
     return str(found.file.resolve()) if found is not None and found.file is not None else ""
-
-
-def _module_at(tree: Any, path: list[str]) -> str:
-    for part in path:
-        tree = tree.get(part) if isinstance(tree, Mapping) else None
-    return module_of(tree) if isinstance(tree, str) else ""

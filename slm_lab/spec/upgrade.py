@@ -40,18 +40,13 @@ _RENAMED = {
     },
     "env": {"max_tick": "max_frame", "normalize_state": "normalize_obs", "max_timestep": "max_t"},
 }
+_GONE_FROM_META = """
+search resources training_mode debug_level max_tick_unit param_spec_process eval_model_prepath
+"""
 _GONE = {
     "agent.memory": ("concat_len", "stack_len", "atari"),
     "env": ("image_downsize", "image_grayscale", "num"),
-    "meta": (
-        "search",
-        "resources",
-        "training_mode",
-        "debug_level",
-        "max_tick_unit",
-        "param_spec_process",
-        "eval_model_prepath",
-    ),
+    "meta": _GONE_FROM_META.split(),
 }
 # What the fixed Atari preprocessing does anyway.
 _ATARI_DOES = ("frame_op", "frame_op_len", "reward_scale", "frame_stack")
@@ -72,15 +67,15 @@ def upgrade_spec(tree: Mapping[str, Any]) -> tuple[_Tree, list[str]]:
         spec.pop(gone, None)
     for block in ("agent", "env"):
         spec[block] = _only(spec.get(block), block, notes)
-    agent, env = spec["agent"], spec["env"]
-    if isinstance(agent, dict):
-        spec["agent"] = agent = _upgrade_agent(agent, notes)
-    if isinstance(env, dict):
-        spec["env"] = _upgrade_env(env, notes)
-    if isinstance(spec.get("meta"), dict):
-        spec["meta"] = _upgrade_meta(spec["meta"], notes)
-    if isinstance(spec.get("search"), dict):
-        spec["search"] = _upgrade_search(spec["search"], notes)
+    upgrades = {
+        "agent": _upgrade_agent,
+        "env": _upgrade_env,
+        "meta": _upgrade_meta,
+        "search": _upgrade_search,
+    }
+    for block, upgrade in upgrades.items():
+        if isinstance(spec.get(block), dict):
+            spec[block] = upgrade(spec[block], notes)
     return spec, notes
 
 
@@ -98,8 +93,10 @@ def _upgrade_agent(agent: _Tree, notes: list[str]) -> _Tree:
         if isinstance(agent.get(block), Mapping):
             agent[block] = _renamed(dict(agent[block]), f"agent.{block}", notes)
     algorithm, memory = agent.get("algorithm"), agent.get("memory")
-    if isinstance(algorithm, dict) and _counts_batches(algorithm.get("name")):
-        _rename(algorithm, "training_epoch", "training_iter", "agent.algorithm", notes)
+    info = ALGORITHMS.find(algorithm.get("name")) if isinstance(algorithm, dict) else None
+    # v4's `training_epoch` counts batches; PPO's has always been passes over a rollout.
+    if info is not None and "training_epoch" not in info.spec_class.model_fields:
+        _rename(agent["algorithm"], "training_epoch", "training_iter", "agent.algorithm", notes)
     if isinstance(memory, dict) and isinstance(found := memory.get("name"), str):
         new = _STORAGE.sub("", found)
         if found not in MEMORIES and new in MEMORIES:
@@ -108,25 +105,14 @@ def _upgrade_agent(agent: _Tree, notes: list[str]) -> _Tree:
     return agent
 
 
-def _counts_batches(algorithm: Any) -> bool:
-    """Whether v4's `training_epoch` counts batches; PPO's has always been passes over a rollout."""
-    info = ALGORITHMS.find(algorithm)
-    return info is not None and "training_epoch" not in info.spec_class.model_fields
-
-
 def _upgrade_env(env: _Tree, notes: list[str]) -> _Tree:
+    """Rename keys and ids, and remove keys of Atari's fixed preprocessing."""
     env = _renamed(env, "env", notes)
     name = env.get("name")
-    if isinstance(name, str):
-        env["name"] = _upgrade_env_id(name, notes)
-        if env["name"].startswith("ALE/") or "reward_scale" in env:
-            env = _without_atari_keys(env, notes)
-    return env
-
-
-def _without_atari_keys(env: _Tree, notes: list[str]) -> _Tree:
-    """Remove keys of Atari's fixed preprocessing; for other envs the sign of a reward is a clip."""
-    if str(env["name"]).startswith("ALE/"):
+    if not isinstance(name, str):
+        return env
+    env["name"] = _upgrade_env_id(name, notes)
+    if env["name"].startswith("ALE/"):
         given = [key for key in _ATARI_DOES if env.pop(key, None) is not None]
         if given:
             notes.append(f"env: {', '.join(given)} removed; Atari preprocessing is always the same")

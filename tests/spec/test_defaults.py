@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from slm_lab.spec import Spec, SpecWarning, example_sets, load_spec, packaged_specs, spec_from_dict
+from slm_lab.spec.agent import with_defaults
 from slm_lab.spec.algorithm import ALGORITHMS
-from slm_lab.spec.defaults import with_defaults
 
 
 def minimal(algorithm: str, env: str = "CartPole-v1", **agent: Any) -> Spec:

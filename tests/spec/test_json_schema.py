@@ -10,8 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from slm_lab.spec import packaged_spec_dir, packaged_specs
-from slm_lab.spec.json_schema import file_schema
-from slm_lab.spec.reference import reference_page
+from slm_lab.spec.reference import file_schema, reference_page
 from slm_lab.spec.text import parse
 
 FILES = sorted({file for file, _ in packaged_specs()})

@@ -153,9 +153,7 @@ class Liar:
             found = {MANIFEST: RemoteFile(50, "0" * 64)}
         return found
 
-    def download(
-        self, folder: str, name: str, file: RemoteFile, target: Path, scratch: Path
-    ) -> None:
+    def download(self, folder: str, name: str, file: RemoteFile, target: Path, temp: Path) -> None:
         target.write_bytes(self._random.randbytes(self._random.choice((0, 2, 50))))
 
     def check_upload(self) -> None: ...

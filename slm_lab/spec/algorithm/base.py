@@ -27,20 +27,9 @@ if TYPE_CHECKING:
 
 Tree = dict[str, Any]
 ActionKind = Literal["discrete", "multi_discrete", "multi_binary", "continuous"]
-ActionPdType = Literal[
-    "default",
-    "Categorical",
-    "Argmax",
-    "GumbelSoftmax",
-    "MultiCategorical",
-    "Bernoulli",
-    "Normal",
-    "NormalTanh",
-    "MultivariateNormal",
-    "Beta",
-    "Gumbel",
-    "LogNormal",
-]
+_Discrete = Literal["Categorical", "Argmax", "GumbelSoftmax", "MultiCategorical", "Bernoulli"]
+_Continuous = Literal["Normal", "NormalTanh", "MultivariateNormal", "Beta", "Gumbel", "LogNormal"]
+ActionPdType = Literal["default", _Discrete, _Continuous]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +152,13 @@ class ScheduleSpec(Block):
     @model_validator(mode="after")
     def _values_fit_the_shape(self) -> ScheduleSpec:
         if self.name == "no_decay" and self.end_val not in (None, self.start_val):
-            raise invalid(
-                f"found {shown(self.end_val)}; no_decay stays at start_val = {self.start_val:g}. "
-                "Remove end_val, or use linear_decay with an end_step.",
-                key="end_val",
-            )
+            found = f"found {shown(self.end_val)}; no_decay stays at start_val = {self.start_val:g}"
+            fix = "Remove end_val, or use linear_decay with an end_step."
+            raise invalid(f"{found}. {fix}", key="end_val")
         if self.name != "no_decay" and self.end_step <= self.start_step:
-            raise invalid(
-                f"found {self.end_step}; {self.name} needs an end_step after "
-                f"start_step = {self.start_step}. For a constant use no_decay.",
-                key="end_step",
-            )
+            found = f"found {self.end_step}; {self.name} needs an end_step after start_step"
+            fix = "For a constant use no_decay."
+            raise invalid(f"{found} = {self.start_step}. {fix}", key="end_step")
         return self
 
 
@@ -186,6 +171,15 @@ def mlp(widths: list[int], activation: str, lr: float, **keys: Any) -> Tree:
         "optim_spec": {"name": "Adam", "lr": lr},
         **keys,
     }
+
+
+def check_multiple(path: str, value: int, spec: Spec, findings: Findings) -> None:
+    """Report a number of transitions that is not cut evenly into a recurrent net's sequences."""
+    seq_len = spec.agent.net.sequence_length or 1
+    if value % seq_len:
+        expected = f"expected a multiple of agent.net.seq_len = {seq_len}"
+        fix = f"such as {max(1, value // seq_len) * seq_len}"
+        findings.problem(path, f"found {value}; {expected}, {fix}")
 
 
 def batches_per_call(spec: Spec) -> int:
@@ -220,8 +214,6 @@ def check_off_policy(spec: Spec, findings: Findings) -> None:
 
 def warn_if_never(frames: int, what: str, spec: Spec, findings: Findings) -> None:
     """Warn where the first update would come after the last frame."""
-    if frames > spec.env.max_frame:
-        findings.warnings.append(
-            f"{what} = {frames} is more than env.max_frame = {spec.env.max_frame}, "
-            "so nothing is learned"
-        )
+    if frames > (budget := spec.env.max_frame):
+        found = f"{what} = {frames} is more than env.max_frame = {budget}"
+        findings.warnings.append(f"{found}, so nothing is learned")

@@ -71,9 +71,7 @@ class DQNSpec(ValueBasedSpec):
         base.check_off_policy(spec, findings)
 
 
-def _record(
-    name: str, label: str, style: base.Style, order: int, **keys: Any
-) -> base.AlgorithmInfo:
+def _info(name: str, label: str, style: base.Style, order: int, **keys: Any) -> base.AlgorithmInfo:
     target = REPLACE if keys.get("target_net") else {}
     return base.AlgorithmInfo(
         name=name,
@@ -91,9 +89,9 @@ def _record(
 
 
 RECORDS = (
-    _record("VanillaDQN", "DQN", base.Style("orange", "^"), 30, aliases=("DQNBase",)),
-    _record("DQN", "DQN", base.Style("orange", "^"), 31, target_net=True),
-    _record(
+    _info("VanillaDQN", "DQN", base.Style("orange", "^"), 30, aliases=("DQNBase",)),
+    _info("DQN", "DQN", base.Style("orange", "^"), 31, target_net=True),
+    _info(
         *("DoubleDQN", "DDQN", base.Style("lightgreen", "<"), 32),
         aliases=("DDQN",),
         per_style=base.Style("vermillion", "v"),

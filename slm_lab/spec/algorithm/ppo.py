@@ -47,21 +47,15 @@ class PPOSpec(AdvantageKeys):
         return base.Pace(rows, self.training_epoch * rows // ppo_minibatch_size(spec))
 
     def cross_check(self, spec: base.Spec, findings: Findings) -> None:
-        num_envs, seq_len = spec.env.num_envs, spec.agent.net.sequence_length
-        if seq_len is not None and self.time_horizon % seq_len:
-            findings.problem(
-                "agent.algorithm.time_horizon",
-                f"found {self.time_horizon}; expected a multiple of agent.net.seq_len = {seq_len},"
-                f" such as {max(1, self.time_horizon // seq_len) * seq_len}",
-            )
-        rollout = self.time_horizon * num_envs
+        horizon, num_envs = self.time_horizon, spec.env.num_envs
+        base.check_multiple("agent.algorithm.time_horizon", horizon, spec, findings)
+        rollout = horizon * num_envs
         given, used = self.minibatch_size, ppo_minibatch_size(spec)
         if used != given:
             fault = "exceeds" if given > rollout else "does not divide"
-            findings.warnings.append(
-                f"agent.algorithm.minibatch_size: {given} {fault} num_envs * time_horizon = "
-                f"{num_envs} * {self.time_horizon} = {rollout}; {used} is used"
-            )
+            product = f"num_envs * time_horizon = {num_envs} * {horizon} = {rollout}"
+            found = f"agent.algorithm.minibatch_size: {given} {fault} {product}"
+            findings.warnings.append(f"{found}; {used} is used")
         base.warn_if_never(rollout, "time_horizon * num_envs", spec, findings)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from slm_lab.spec.algorithm import base
 from slm_lab.spec.block import (
@@ -18,6 +18,7 @@ from slm_lab.spec.block import (
     NonNegative,
     Number,
     Positive,
+    checked,
     expect,
     is_number,
 )
@@ -33,12 +34,10 @@ class EntropyAnnealSpec(Block):
     frames: CountOrZero = Key(0, "Frames from start_ratio to end_ratio.")
 
 
-def _target_entropy(value: object) -> object:
-    expect(value == "auto" or is_number(value), value, "a number or auto")
-    return value
-
-
-TargetEntropy = Annotated[float | Literal["auto"], BeforeValidator(_target_entropy)]
+TargetEntropy = Annotated[
+    float | Literal["auto"],
+    checked(lambda value: value == "auto" or is_number(value), "a number or auto"),
+]
 
 
 class SoftActorCriticSpec(base.DiscountedSpec):

@@ -1,14 +1,54 @@
-"""`evaluate(folder)`: score the saved agents of a run on fresh episodes."""
+"""`analyze(folder)` redoes the results of a run from its files; `evaluate(folder)` plays anew."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import nullcontext
 from pathlib import Path
 
 from slm_lab.analysis.evaluation import Evaluation, summarize, write_evaluation
+from slm_lab.analysis.trial import TrialMetrics, analyze_trial
+from slm_lab.error import LabError
+from slm_lab.runs.files import check_no_links
 from slm_lab.runs.find import open_run
-from slm_lab.spec.run_folder import RunFolderError
+from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.lock import locked
+from slm_lab.search.run import redo_tables
+from slm_lab.spec.run_folder import RunFolderError, spec_files
 from slm_lab.training.options import RunOptions
+
+
+def analyze(folder: str | Path, *, log_extra: bool = False) -> list[TrialMetrics]:
+    """Redo the metrics, tables and graphs of a run folder, ours or the original SLM Lab's.
+
+    Returns one entry per trial that has results. A folder that a run works on is refused.
+    """
+    predir = Path(folder)
+    name, _ = spec_files(predir)
+    check_no_links(predir)
+    layout = RunLayout(predir, name)
+    trials = layout.trials()
+    if not trials:
+        expected = layout.session_csv(0, 0, "train").relative_to(predir)
+        raise RunFolderError(f"{predir}: no session table in it, expected files such as {expected}")
+    is_search = layout.journal_path().exists() or layout.trial_data_dict().exists()
+    is_ours = layout.run_lock().exists()
+    lock = locked(layout.run_lock(), f"run folder {predir}", folder=predir)
+    with lock if is_ours else nullcontext():
+        try:
+            metrics = [
+                analyze_trial(layout, trial, log_extra=log_extra, html=not is_search)
+                for trial in trials
+            ]
+            if is_search:
+                redo_tables(layout)
+        except LabError:
+            raise
+        except (KeyError, ValueError) as error:
+            raise RunFolderError(f"{predir}: its files cannot be analysed ({error!r})") from None
+        except OSError as error:
+            raise RunFolderError(f"{error.filename or predir}: {error.strerror}") from None
+    return metrics
 
 
 def evaluate(
@@ -35,8 +75,7 @@ def evaluate(
     run = open_run(folder, trial=trial, trust=trust)
     run.best_session(best=best)  # raises if nothing is saved
     set_threads(run.spec, RunOptions())
-    returns = {}
-    num_envs = min(PARALLEL, episodes)
+    returns, num_envs = {}, min(PARALLEL, episodes)
     for session in run.sessions(best=best):
         agent, env = load_session(run, session, best=best, num_envs=num_envs, seed=seed)
         try:
