@@ -85,8 +85,8 @@ class Transition:
     obs: Rows  # [B, *obs_shape]
     next_obs: Rows  # [B, *obs_shape]
     reward: np.ndarray  # [B] float32, raw
-    terminated: np.ndarray  # [B] bool, cuts the bootstrap
-    truncated: np.ndarray  # [B] bool, cuts the trace only
+    terminated: np.ndarray  # [B] bool, cuts bootstrap and trace
+    truncated: np.ndarray  # [B] bool, cuts the trace; the bootstrap stays
     episode_end: np.ndarray  # [B] bool, the env was reset: what was running is scored
 
 

@@ -237,7 +237,7 @@ class Session:
 
     def _record(self, override: dict[str, float]) -> bool:
         row = self._row() | override
-        # Further metrics of the latest update go to TensorBoard alone.
+        # Further metrics of the latest update go to TensorBoard and W&B alone.
         details = {name: x for name, x in self._latest_metrics().items() if name not in row}
         is_best = self._recorder.record(row, details)
         last = self._recorder.last_row
