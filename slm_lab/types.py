@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-Backend = Literal["auto", "gymnasium", "envpool", "ale", "playground"]
+Backend = Literal["auto", "gymnasium", "subprocess", "envpool", "ale", "playground"]
 ActionType = Literal["discrete", "multi_discrete", "multi_binary", "continuous", "multi_continuous"]
 
 Rows: TypeAlias = "np.ndarray | torch.Tensor"

@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,9 @@ class Session:
         self._report, self._should_stop = report, should_stop
         assert spec.meta.random_seed is not None, "the trial gives every session its seed"
         seeds = session_seeds(spec.meta.random_seed, trial, session)
-        self._env: VectorEnv = make_env(spec.env, seed=seeds.env, render=options.render)
-        has_eval = spec.meta.rigorous_eval
-        self._eval_env = make_env(spec.env, seed=seeds.eval_env) if has_eval else None
+        make = partial(make_env, spec.env, cores=options.cores)
+        self._env: VectorEnv = make(seed=seeds.env, render=options.render)
+        self._eval_env = make(seed=seeds.eval_env) if spec.meta.rigorous_eval else None
         device = trial * spec.meta.max_session + session + options.cuda_offset
         self._agent = make_agent(spec, self._env.spaces, seed=seeds.agent, device_index=device)
         if shared is not None:
