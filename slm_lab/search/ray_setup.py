@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from slm_lab.error import LabError
 from slm_lab.search.plan import SearchPlan
 from slm_lab.search.processes import clear_remains, forget_processes, remember_processes
 from slm_lab.spec import Problem, SpecError
@@ -39,6 +40,12 @@ from ray.tune.schedulers import FIFOScheduler as FIFOScheduler
 from ray.tune.search import Searcher as Searcher
 
 
+class RayNotStarted(LabError):
+    """The local Ray of a search could not be started."""
+
+    exit_code = 1
+
+
 @contextmanager
 def ray_ready(address: str | None, search_dir: Path) -> Iterator[None]:
     """Connect to a Ray: the caller's if there is one, the cluster at an address, or a local Ray
@@ -51,8 +58,15 @@ def ray_ready(address: str | None, search_dir: Path) -> Iterator[None]:
         yield
         return
     clear_remains(search_dir)
-    with _code_on_path(), signals_kept():  # every process that Ray starts inherits the path
-        ray.init(address="local", num_cpus=available_cores(), include_dashboard=False, **QUIET)
+    try:
+        with _code_on_path(), signals_kept():  # every process that Ray starts inherits the path
+            ray.init(address="local", num_cpus=available_cores(), include_dashboard=False, **QUIET)
+    except Exception as error:  # a plain Exception if one of its processes dies meanwhile
+        ray.shutdown()
+        raise RayNotStarted(
+            f"Ray did not start on this machine ({error!s:.300}). Once there is memory, and with a "
+            "TMPDIR whose path is short, go on with search@latest."
+        ) from error
     remember_processes(search_dir)
     try:
         yield
