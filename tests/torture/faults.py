@@ -49,7 +49,7 @@ class Drawn:
 class Faults:
     name: str = "faults"
     seconds: float = 600.0
-    share: float = 0.7
+    share: float = 0.4
 
     def draw(self, random: Random) -> Drawn:
         return Drawn(

@@ -35,7 +35,7 @@ class Drawn:
 class Finishing:
     name: str = "finishing"
     seconds: float = 600.0
-    share: float = 0.7
+    share: float = 0.4
     families: tuple[str, ...] = tuple(EVERY_ALGORITHM)  # each in one process
     each: int = EACH
 

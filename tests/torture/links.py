@@ -109,7 +109,7 @@ class Drawn:
 class Links:
     name: str = "links"
     seconds: float = 900.0
-    share: float = 0.7
+    share: float = 0.5
 
     def draw(self, random: Random) -> Drawn:
         way = random.choice((*WAYS, "link_to_file", "link_to_folder", "pipe"))

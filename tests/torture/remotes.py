@@ -176,7 +176,7 @@ class Drawn:
 class Remotes:
     name: str = "remotes"
     seconds: float = 300.0
-    share: float = 0.3
+    share: float = 0.2
 
     def draw(self, random: Random) -> Drawn:
         lie = random.choice((*DIRECTORIES, "liar", "liar"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.torture.attack import Outcome, Result, worst
 from tests.torture.turns import search_in_turns
 from tests.torture.victim import Ended, run_isolated, slm_lab
-from tests.torture.warm import without_graphs
+from tests.torture.warm import quick
 
 COMMAND_SECONDS = 60.0
 DATA = Path("data")
@@ -35,8 +35,8 @@ def commands_on(run: Path, other: Path) -> dict[str, Callable[[], None]]:
         "video": slm_lab("enjoy", run, "--episodes", "1", "--video"),
         "eval": slm_lab("eval", run, "--episodes", "2"),
         "export": slm_lab("export", run, "--format", "torchscript"),
-        "resume": without_graphs(slm_lab(*RUN, f"train@{run}", *QUIET)),
-        "resume search": search_in_turns(without_graphs(slm_lab(*RUN, f"search@{run}", *QUIET))),
+        "resume": quick(slm_lab(*RUN, f"train@{run}", *QUIET)),
+        "resume search": search_in_turns(quick(slm_lab(*RUN, f"search@{run}", *QUIET))),
         "push": slm_lab("push", run, "--repo", f"file:{SHARE}"),
         "pull": push_and_pull(run),
     }

@@ -20,7 +20,7 @@ from tests.torture.kills import DRAWN_SHARE, MOST_RESUMES, Kill, draw_kills, liv
 from tests.torture.material import Reference, check, once, spec_of, write_spec
 from tests.torture.turns import search_in_turns
 from tests.torture.victim import run_isolated, slm_lab
-from tests.torture.warm import without_graphs
+from tests.torture.warm import quick
 
 SEARCH_SECONDS = 240.0
 TRIALS = 4
@@ -37,7 +37,7 @@ class Drawn:
 class Searches:
     name: str = "searches"
     seconds: float = 900.0
-    share: float = 0.5
+    share: float = 0.3
 
     def draw(self, random: Random) -> Drawn:
         return Drawn(
@@ -92,7 +92,7 @@ def search(scratch: Path, *options: object) -> Callable[[], None]:
 
 def _search(drawn: Drawn, scratch: Path) -> Callable[[], None]:
     body = search_in_turns(search(scratch, "--validate", drawn.validate))
-    return body if drawn.graphs else without_graphs(body)
+    return body if drawn.graphs else quick(body)
 
 
 def _reference(drawn: Drawn, material: Path) -> Reference:

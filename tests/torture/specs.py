@@ -45,7 +45,7 @@ class Drawn:
 class Specs:
     name: str = "specs"
     seconds: float = 200.0
-    share: float = 1.8
+    share: float = 1.2
 
     def draw(self, random: Random) -> Drawn:
         shipped = one_spec_per_algorithm()

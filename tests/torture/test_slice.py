@@ -34,6 +34,7 @@ from tests.torture.remotes import Remotes
 from tests.torture.searches import Searches
 from tests.torture.specs import Specs
 from tests.torture.victim import run_isolated
+from tests.torture.warm import copy_instead_of_spawning
 
 pytest.importorskip("dash")
 ONE_PROCESS = ("PPO", "DDQN+PER")
@@ -107,6 +108,7 @@ def test_a_process_that_a_victim_spawns_is_a_copy_with_its_own_descriptors_only(
     root: Path,
 ) -> None:
     def body() -> None:
+        copy_instead_of_spawning()
         context = multiprocessing.get_context("spawn")
         ours = os.open(os.devnull, os.O_RDONLY)
         reading, writing = context.Pipe(duplex=False)

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from tests.torture.attack import Outcome, Result
-from tests.torture.warm import copy_instead_of_spawning, exit_as
+from tests.torture.warm import exit_as
 
 ORPHAN_SECONDS = 10.0  # a session notices within moments that its trial has died
 SHARED_MEMORY = Path("/dev/shm")
@@ -162,7 +162,6 @@ def slm_lab(*words: object) -> Callable[[], None]:
 def _become(folder: Path, out: Path, err: Path) -> None:
     os.setsid()
     os.chdir(folder)
-    copy_instead_of_spawning()
     for path, descriptor in ((Path(os.devnull), 0), (out, 1), (err, 2)):
         flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         handle = os.open(path, flags, 0o600)

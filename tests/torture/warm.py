@@ -75,10 +75,10 @@ def copy_instead_of_spawning() -> None:
     multiprocessing.util.spawnv_passfds = _copy  # type: ignore[assignment]
 
 
-def without_graphs(body: Callable[[], None]) -> Callable[[], None]:
-    """A training that draws nothing, neither meanwhile nor at the end."""
+def quick(body: Callable[[], None]) -> Callable[[], None]:
+    """A training whose sessions are copies of its process, and which draws no graphs."""
 
-    def quick() -> None:
+    def quickly() -> None:
         from contextlib import nullcontext
 
         from slm_lab.analysis import experiment_plot, trial_graphs
@@ -89,9 +89,10 @@ def without_graphs(body: Callable[[], None]) -> Callable[[], None]:
         trial_graphs.draw_trial = nothing
         experiment_plot.plot_experiment = nothing
         vars(training)["live_graphs"] = lambda *_, **__: nullcontext()
+        copy_instead_of_spawning()
         body()
 
-    return quick
+    return quickly
 
 
 def exit_as(body: Callable[[], object]) -> None:
