@@ -31,7 +31,7 @@ from slm_lab.training.profiler import OperatorProfiler
 from slm_lab.training.recorder import Recorder
 from slm_lab.training.saving import SessionSaver
 from slm_lab.training.seeding import session_seeds
-from slm_lab.training.state_tree import check_fits, tree_bytes
+from slm_lab.training.state_tree import check_actions, check_fits, tree_bytes
 from slm_lab.training.viewer import Viewer
 from slm_lab.training.wandb_sink import WandbSink
 from slm_lab.training.workers import SharedNets
@@ -204,6 +204,8 @@ class Session:
         if self._is_trained:
             return
         self._agent.experience.load_state_dict(state["experience"])
+        # A ring is read only now, from its files.
+        check_actions(self._agent.experience.state_dict(), self._env.spaces.action_sizes)
         self._env.load_state_dict(state["env"])
         if self._eval_env is not None:
             self._eval_env.load_state_dict(state["eval_env"])
