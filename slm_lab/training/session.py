@@ -20,7 +20,7 @@ from slm_lab.env.vector import VectorEnv
 from slm_lab.runs.files import write_or_warn
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec
-from slm_lab.training.checkpoint import check_fits, tree_bytes
+from slm_lab.training.checkpoint import check_actions, check_fits, tree_bytes
 from slm_lab.training.console import Progress, format_checkpoint, format_profile
 from slm_lab.training.distributed import SharedAlgorithm
 from slm_lab.training.executors.local import SharedNets
@@ -193,6 +193,8 @@ class Session:
         if self._loop.is_over:
             return
         self._agent.experience.load_state_dict(state["experience"])
+        # A ring is read only now, from its files.
+        check_actions(self._agent.experience.state_dict(), self._env.spaces.action_sizes)
         self._env.load_state_dict(state["env"])
         if self._eval_env is not None:
             self._eval_env.load_state_dict(state["eval_env"])

@@ -278,6 +278,8 @@ def signals_kept() -> Iterator[None]:
     handlers = {s: signal.getsignal(s) for s in STOP_SIGNALS}
     try:
         yield
+    except SystemExit as end:  # of Ray's handler, whose exit code is the number of the signal
+        raise SystemExit(128 + signal.SIGTERM if end.code == signal.SIGTERM else end.code) from None
     finally:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
