@@ -26,7 +26,7 @@ from typing import Any
 import yaml
 
 from slm_lab.error import LabError
-from slm_lab.runs.provenance import PACKAGE_ROOT, git, git_sha, own_module
+from slm_lab.runs.provenance import PACKAGE_ROOT, git, git_sha, own_modules
 from slm_lab.spec import Spec, find_spec_file, packaged_spec_dir
 from slm_lab.spec.run_folder import run_place
 
@@ -66,7 +66,7 @@ def pack(spec_file: str, spec: Spec) -> Code:
     large = ("playground",) if spec.env.name.startswith("playground/") else ()
     extras = ",".join((*EXTRAS, *large))
     files, path = _spec_file(spec_file)
-    if module := own_module(spec):
+    for module in own_modules(spec):
         files[str(module)] = f"{ON_MACHINE}/own/{module.name}"
     if not (root / "pyproject.toml").is_file():
         package = f"slm-lab[{extras}]=={version('slm-lab')}"

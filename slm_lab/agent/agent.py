@@ -27,6 +27,7 @@ from slm_lab.agent.preprocessor import (
 )
 from slm_lab.spec import Problem, Spec, SpecError, batches_per_call, training_start_step
 from slm_lab.spec.algorithm.base import Pace
+from slm_lab.spec.trust import check_modules
 from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
 
 
@@ -218,6 +219,7 @@ def make_agent(
 
     With `learns` false it has no memory and compiles nothing: it acts, and stays as it is.
     """
+    check_modules(spec)
     _check_action_space(spec, spaces)
     info, pace = spec.agent.algorithm_info, spec.agent.algorithm.pace(spec)
     setup = _make_setup(spec, spaces, pace, seed, device_index, learns)

@@ -183,8 +183,8 @@ def _resume(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
 
 def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
     try:
-        record, folder = layout.trial_provenance(0), layout.predir
-        with recorded_run(record, options.mode, available_cores(), folder=folder) as this:
+        record, cores, folder = layout.trial_provenance(0), available_cores(), layout.predir
+        with recorded_run(record, options.mode, cores, folder=folder, spec=spec) as this:
             with live_graphs(layout, trial=0):
                 end = run_sessions(spec, layout, trial=0, options=options)
             how = "stopped" if end.stopped_by else _failure_text(end.failed) or "finished"

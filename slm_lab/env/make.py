@@ -70,7 +70,19 @@ def make_env(
 
 
 def choose_backend(spec: EnvSpec, *, render: bool = False) -> ChosenBackend:
-    """The engine that runs an env; `env.backend` decides, unless it is `auto`.
+    """The engine that runs an env, which must be able to do what the spec asks for."""
+    chosen = _choose(spec, render=render)
+    if spec.wrappers and chosen != "gymnasium":
+        raise EnvError(
+            f"env.wrappers: `{spec.name}` is run by {chosen}, which steps all copies at once and "
+            "has no single env to put a wrapper around. Leave them out, or use an env that "
+            "env.backend: gymnasium runs."
+        )
+    return chosen
+
+
+def _choose(spec: EnvSpec, *, render: bool) -> ChosenBackend:
+    """`env.backend` decides, unless it is `auto`.
 
     `auto` takes ale-py's own batch for Atari games. For other envs it takes Gymnasium, which
     resumes exactly, unless envpool is clearly faster. An explicit `envpool` needs an id and kwargs
@@ -93,6 +105,7 @@ def choose_backend(spec: EnvSpec, *, render: bool = False) -> ChosenBackend:
         spec.name in FASTER_ON_ENVPOOL
         and spec.num_envs >= 8
         and (spec.num_threads or 1) >= 2
+        and not spec.wrappers
         and not spec.kwargs  # envpool may name or mean them differently
         and importlib.util.find_spec("envpool") is not None
     )

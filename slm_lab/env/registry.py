@@ -16,8 +16,9 @@ from loguru import logger
 
 from slm_lab.env.error import EnvError
 from slm_lab.env.playground import PREFIX
-from slm_lab.spec.env import EnvSpec
-from slm_lab.spec.trust import import_named_module, module_of
+from slm_lab.spec.env import EnvSpec, WrapperSpec
+from slm_lab.spec.own_class import import_object
+from slm_lab.spec.trust import SpecOrigin, import_named_module, module_of
 
 # Python package an env needs -> extra of slm-lab that brings it.
 EXTRAS = {"Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "envpool": "envpool"}
@@ -42,7 +43,7 @@ def make_gymnasium_env(
     env_id, options = registered.id, {**spec.kwargs, **options}
     try:
         with _mujoco_warnings_to_log(registered):
-            return gym.make(
+            env = gym.make(
                 registered, max_episode_steps=spec.max_t, disable_env_checker=True, **options
             )
     except (ImportError, gym.error.DependencyNotInstalled) as error:
@@ -52,6 +53,26 @@ def make_gymnasium_env(
             f"env.kwargs: `{env_id}` cannot be made with {options}: {error}. "
             "Expected arguments of the env's constructor. Remove or rename the wrong one."
         ) from error
+    for index, wrapper in enumerate(spec.wrappers):
+        env = _wrapped(env, wrapper, f"env.wrappers.{index}", spec.origin)
+    return env
+
+
+def _wrapped(
+    env: gym.Env[Any, Any], wrapper: WrapperSpec, key: str, origin: SpecOrigin | None
+) -> gym.Env[Any, Any]:
+    wrap = import_object(wrapper.name, key, origin)
+    arguments = dict(wrapper.kwargs)
+    try:
+        wrapped = wrap(env, **arguments)
+    except (TypeError, ValueError, AssertionError, AttributeError) as error:
+        raise EnvError(
+            f"{key}: `{wrapper.name}` cannot be put around {env} with {arguments}: {error}. "
+            "Expected a Gymnasium wrapper and its arguments."
+        ) from error
+    if not isinstance(wrapped, gym.Env):
+        raise EnvError(f"{key}: `{wrapper.name}` gives {wrapped!r}; expected a Gymnasium env.")
+    return wrapped
 
 
 def render_fps(spec: EnvSpec) -> float:

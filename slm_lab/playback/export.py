@@ -31,7 +31,6 @@ from slm_lab.env.vector import VectorEnv
 from slm_lab.playback.saved_agent import load_session
 from slm_lab.runs.files import path_beside
 from slm_lab.runs.find import SavedRun
-from slm_lab.spec import RecurrentNetSpec
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.types import on_host
 
@@ -60,10 +59,11 @@ def export_policy(
     """Write the deterministic policy of a session, verify it, and return its path."""
     if not run.spec.agent.algorithm_info.learns:
         raise ExportError("agent.algorithm.name: Random has no policy; there is nothing to export.")
-    if isinstance(run.spec.agent.net, RecurrentNetSpec):
+    if run.spec.agent.net.sequence_length is not None:
         raise ExportError(
-            "agent.net.type: RecurrentNet acts on a history, and a file of obs -> action has none. "
-            "Export an agent with another net, or load this one with slm_lab.load_agent."
+            f"agent.net.type: {run.spec.agent.net.type} acts on a history, and a file of obs "
+            "-> action has none. Export an agent with another net, or load this one with "
+            "slm_lab.load_agent."
         )
     packages = ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ()
     if missing := ", ".join(name for name in packages if importlib.util.find_spec(name) is None):

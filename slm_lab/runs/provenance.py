@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -18,10 +19,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from loguru import logger
+
 from slm_lab.runs.files import read_json, write_atomic
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec
 from slm_lab.spec.run_folder import RunFolderError
+from slm_lab.spec.trust import find_module, named_modules
 
 PACKAGES = ("slm-lab", "torch", "numpy", "gymnasium")
 ENV_PACKAGES = ("envpool", "mujoco", "ale-py", "Box2D")
@@ -60,7 +64,8 @@ class RunRecord:
 
     `end` is "finished", "stopped" or "failed: ..."; a process that was killed leaves "died" and no
     times. `cpu_seconds` are those of the sessions: far fewer than `seconds` on every core means
-    that the machine did other work. `git_dirty` is None where there is no checkout.
+    that the machine did other work. `git_dirty` is None where there is no checkout. `modules` are
+    those that the spec names, each with file and SHA-256.
     """
 
     mode: str
@@ -73,15 +78,21 @@ class RunRecord:
     seconds: float | None = None
     cpu_seconds: float | None = None
     end: str = "died"
+    modules: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 @contextmanager
-def recorded_run(path: Path, mode: str, cores: int, *, folder: Path) -> Iterator[RunRecord]:
+def recorded_run(
+    path: Path, mode: str, cores: int, *, folder: Path, spec: Spec | None = None
+) -> Iterator[RunRecord]:
     """Add a record to the file `path` in a run folder; the caller sets its `end`."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
     known = versions(*PACKAGES, *ENV_PACKAGES)
     this = RunRecord(mode, git_sha(), git_dirty(), known, cores, platform.machine(), started)
+    this.modules = {} if spec is None else module_hashes(spec)
     before = read_run_records(path, folder=folder)
+    if before:
+        warn_of_changed_modules(before[-1], this)
     _write_records(folder, path, [*before, this])
     start, cpu_start = time.monotonic(), _cpu_seconds()
     try:
@@ -167,10 +178,37 @@ def git(*arguments: str, root: Path | None = None) -> str | None:
     return done.stdout.strip()
 
 
-def own_module(spec: Spec) -> Path | None:
-    """The module in the working directory that `env.name: my_module:MyEnv-v0` imports, if any."""
-    module, colon, _ = spec.env.name.partition(":")
-    if not colon or not re.fullmatch(r"\w+(\.\w+)*", module):
-        return None
-    top = module.partition(".")[0]
-    return next((path.resolve() for path in (Path(f"{top}.py"), Path(top)) if path.exists()), None)
+def own_modules(spec: Spec) -> list[Path]:
+    """The modules and packages in the working directory that a spec names, as `env.name` does with
+    `my_module:MyEnv-v0`."""
+    tops = {module.partition(".")[0] for module in named_modules(spec)}
+    names = sorted(top for top in tops if re.fullmatch(r"\w+", top))
+    places = [[Path(f"{name}.py"), Path(name)] for name in names]
+    return [path.resolve() for each in places for path in [*filter(Path.exists, each)][:1]]
+
+
+def module_hashes(spec: Spec) -> dict[str, dict[str, str]]:
+    """File and SHA-256 of every module that a spec names, by its name."""
+    hashes = {}
+    for module in named_modules(spec):
+        found = find_module(module)
+        if found is None or found.file is None:
+            continue
+        with suppress(OSError):
+            code = found.file.read_bytes()
+            # No path beyond the working directory: a run folder may be shared.
+            inside = found.file.is_relative_to(Path.cwd())
+            name = found.file.relative_to(Path.cwd()).as_posix() if inside else found.file.name
+            hashes[module] = {"file": name, "sha256": hashlib.sha256(code).hexdigest()}
+    return hashes
+
+
+def warn_of_changed_modules(before: RunRecord, now: RunRecord) -> None:
+    """Warn of code of the user's own that has changed since a run was last trained."""
+    for module, entry in now.modules.items():
+        if before.modules.get(module, entry)["sha256"] != entry["sha256"]:
+            logger.warning(
+                f"{entry['file']}: the module `{module}` has changed since this run was last "
+                "trained, so that its parts come from different code. To go on with the code as it "
+                "was, stop, restore the file and resume again."
+            )

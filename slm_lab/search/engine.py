@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.provenance import own_modules
 from slm_lab.runs.search_journal import Status, TrialReport
 from slm_lab.search import ray_setup
 from slm_lab.search.display import SearchDisplay
@@ -145,7 +146,8 @@ def run_trials(
         rungs=plan.rungs(),
         floor=floor,
     )
-    with ray_setup.ray_ready(options.ray_address, layout.search_dir()), state.display:
+    modules = own_modules(reporter.spec)
+    with ray_setup.ray_ready(options.ray_address, layout.search_dir(), modules), state.display:
         tuner = _tuner(state, job, layout)
         with ray_setup.quiet():
             tuner.fit()

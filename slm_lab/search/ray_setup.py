@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -51,11 +51,14 @@ class RayNotStarted(LabError):
 
 
 @contextmanager
-def ray_ready(address: str | None, search_dir: Path) -> Iterator[None]:
+def ray_ready(
+    address: str | None, search_dir: Path, modules: Sequence[Path] = ()
+) -> Iterator[None]:
     """Connect to a Ray: the caller's if there is one, the cluster at an address, or a local Ray
-    that is started here and stopped again. Nothing else is ever stopped."""
+    that is started here and stopped again. Nothing else is ever stopped. A cluster is sent the
+    modules of the user's own."""
     if address:
-        with cluster_ready(address):
+        with cluster_ready(address, modules):
             yield
         return
     if ray.is_initialized():

@@ -10,17 +10,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field, SerializeAsAny
 
 from slm_lab.spec.algorithm import ALGORITHMS, algorithm_label
-from slm_lab.spec.algorithm.base import AlgorithmInfo, AlgorithmSpec, Defaults, Tree
+from slm_lab.spec.algorithm.base import AlgorithmInfo, AlgorithmSpec, Defaults, ScheduleSpec, Tree
 from slm_lab.spec.block import Block, Findings, Key, build_block, shown
-from slm_lab.spec.error import did_you_mean
+from slm_lab.spec.error import SpecError, did_you_mean
 from slm_lab.spec.memory import MEMORIES, SIL_KEYS, MemoryInfo, MemorySpec
 from slm_lab.spec.net import HEAD_STD_KEYS, NETS, POLYAK, REPLACE, TARGET_KEYS, NetSpec
-from slm_lab.spec.record import RecordT, Registry
+from slm_lab.spec.optim import LossSpec, OptimSpec, SchedulerSpec
+from slm_lab.spec.own_class import check_arguments, find_record, find_record_or_none, is_opaque
+from slm_lab.spec.record import Record, RecordedBlock, RecordT, Registry
+from slm_lab.spec.trust import SpecOrigin, is_own
 
 _ABSENT = {
     "HydraDQN": "HydraDQN has no implementation, here or in SLM Lab 5. Use DQN or DoubleDQN.",
@@ -40,6 +43,7 @@ _MEMORY_KEYS = MEMORIES.keys_of_specs()
 _NET_KEYS = NETS.keys_of_specs().union(_FORMER_NET_KEYS.split())
 _NET_KEYS |= {f"{who}_{key}" for who in ("actor", "critic") for key in _NET_KEYS}
 _DEFAULT_HORIZON = 128
+BlockT = TypeVar("BlockT", bound=RecordedBlock)
 
 # Nature's convolutions (Mnih et al. 2015), for ALE/ envs.
 _CONVOLUTIONS: Tree = {
@@ -70,12 +74,12 @@ class AgentSpec(Block):
     @property
     def algorithm_info(self) -> AlgorithmInfo:
         """The record of the algorithm."""
-        return ALGORITHMS[self.algorithm.name]
+        return self.algorithm.record_in(ALGORITHMS)
 
     @property
     def memory_info(self) -> MemoryInfo:
         """The record of the memory."""
-        return MEMORIES[self.memory.name]
+        return self.memory.record_in(MEMORIES)
 
     @property
     def label(self) -> str:
@@ -88,7 +92,7 @@ class AgentSpec(Block):
         return self.critic_net or self.net
 
 
-def with_defaults(given: Mapping[str, Any]) -> Tree:
+def with_defaults(given: Mapping[str, Any], origin: SpecOrigin | None = None) -> Tree:
     """Copy a spec's tree and add every block and every needed key that was left out."""
     tree: Tree = copy.deepcopy(dict(given))
     if tree.get("meta") is None:
@@ -101,21 +105,22 @@ def with_defaults(given: Mapping[str, Any]) -> Tree:
         # a hundred rows of the curve, or a row every 10,000 frames
         meta["log_frequency"] = max(1, min(10_000, int(budget // 100)))
     algorithm = agent.get("algorithm")
-    info = ALGORITHMS.find(algorithm.get("name")) if isinstance(algorithm, dict) else None
+    name = _mapping(algorithm).get("name")
+    info = find_record_or_none(ALGORITHMS, name, origin)
     if info is None:
         return tree
     defaults = info.defaults
     if str(env.get("name")).startswith("ALE/"):
         defaults = _for_images(defaults)
     starts_from_default = _mapping(agent.get("net")).get("type") is None
-    agent["memory"] = _filled(agent.get("memory"), defaults.memory, "name", _SIZES)
-    agent["net"] = _filled(agent.get("net"), defaults.net, "type", _LAYERS)
+    agent["memory"] = _filled(agent.get("memory"), defaults.memory, "name", _SIZES, origin)
+    agent["net"] = _filled(agent.get("net"), defaults.net, "type", _LAYERS, origin)
     if defaults.critic_net is not None and starts_from_default:
         critic = agent.get("critic_net")
-        agent["critic_net"] = _filled(critic, defaults.critic_net, "type", _LAYERS)
+        agent["critic_net"] = _filled(critic, defaults.critic_net, "type", _LAYERS, origin)
     if defaults.target:
         _fill_target(agent["net"], defaults.target)
-    memory = MEMORIES.find(_mapping(agent["memory"]).get("name"))
+    memory = find_record_or_none(MEMORIES, _mapping(agent["memory"]).get("name"), origin)
     info.spec_class.fill(agent["algorithm"], memory.kind if memory else None, env)
     return tree
 
@@ -134,7 +139,9 @@ def _for_images(defaults: Defaults) -> Defaults:
     return replace(defaults, net=_CONVOLUTIONS | learning | shared, critic_net=critic)
 
 
-def _filled(block: Any, default: Tree, kind: str, needed: frozenset[str]) -> Any:
+def _filled(
+    block: Any, default: Tree, kind: str, needed: frozenset[str], origin: SpecOrigin | None
+) -> Any:
     """Fill a block with all of the default, or with the keys that its kind cannot do without."""
     if block is not None and not isinstance(block, Mapping):
         return block  # not a mapping: for the error message that follows
@@ -143,8 +150,8 @@ def _filled(block: Any, default: Tree, kind: str, needed: frozenset[str]) -> Any
     if kind not in given:
         return {**_joined(default, given), **nulls}
     own = {key: value for key, value in default.items() if key in needed}
-    names = (given[kind], default[kind])
-    memories = [MEMORIES.find(name) for name in names]
+    names = (given[kind], default.get(kind))
+    memories = [find_record_or_none(MEMORIES, name, origin) for name in names]
     both_replay = all(memory is not None and memory.kind == "replay" for memory in memories)
     is_alike = names[0] == names[1] or both_replay
     return {**own, **(block or {})} if is_alike else dict(block or {})
@@ -176,8 +183,13 @@ def _fill_target(net: Any, target: Tree) -> None:
             net[key] = value
 
 
-def build_agent(tree: Tree, findings: Findings) -> AgentSpec | None:
-    """Build the agent of a block; None with the problems reported."""
+def build_agent(
+    tree: Tree, findings: Findings, origin: SpecOrigin | None = None
+) -> AgentSpec | None:
+    """Build the agent of a block; None with the problems reported.
+
+    Classes of the user's own are imported where the origin is trusted with their modules.
+    """
     for key in sorted(tree.keys() - AgentSpec.model_fields.keys()):
         near = did_you_mean(key, AgentSpec.model_fields)
         findings.problem(f"agent.{key}", f"unknown key for agent. {near}")
@@ -192,13 +204,20 @@ def build_agent(tree: Tree, findings: Findings) -> AgentSpec | None:
     if "algorithm" not in parts:
         return None
 
-    info = _record_of(parts["algorithm"], ALGORITHMS, "agent.algorithm", findings)
+    info = _record_of(parts["algorithm"], ALGORITHMS, "agent.algorithm", findings, origin)
     if info is None:
         return None
     _replace_episodes(info, parts, findings)
     algorithm = _build_algorithm(info, parts["algorithm"], findings)
-    memory = _build_memory(info, parts.get("memory"), findings)
-    net, critic_net = _build_nets(info, parts.get("net"), tree.get("critic_net"), findings)
+    memory = _build_memory(info, parts.get("memory"), findings, origin)
+    net, critic_net = _build_nets(info, parts.get("net"), tree.get("critic_net"), findings, origin)
+    of_critic = "agent.critic_net" if info.critic == "block" else "agent.net"
+    _check_own(algorithm, "agent.algorithm", info, findings, origin)
+    _check_own(net, "agent.net", info, findings, origin)
+    if critic_net is not net:
+        _check_own(critic_net, of_critic, info, findings, origin)
+    if is_opaque(info):
+        findings.inert.clear()  # which keys have an effect is not known
     if algorithm is None or memory is None or net is None:
         return None
     label = tree.get("name") or info.name
@@ -209,11 +228,19 @@ def build_agent(tree: Tree, findings: Findings) -> AgentSpec | None:
 
 
 def _record_of(
-    tree: Tree, registry: Registry[RecordT], path: str, findings: Findings
+    tree: Tree,
+    registry: Registry[RecordT],
+    path: str,
+    findings: Findings,
+    origin: SpecOrigin | None,
 ) -> RecordT | None:
     """Find the record that a block's `name` or `type` picks."""
     given = tree.get(registry.chosen_by)
-    record = registry.find(given)
+    try:
+        record = find_record(registry, given, f"{path}.{registry.chosen_by}", origin)
+    except SpecError as error:
+        findings.problems += error.problems
+        return None
     if record is None:
         message = f"found {shown(given)}; unknown. {did_you_mean(str(given), registry)}"
         if given is None:
@@ -249,17 +276,27 @@ def _build_algorithm(info: AlgorithmInfo, tree: Tree, findings: Findings) -> Alg
     given = {k: v for k, v in tree.items() if (k, v) != ("action_policy", "default")}
     given["name"] = info.name
     path = "agent.algorithm"
-    return build_block(info.spec_class, given, path, findings, info.name, _ALGORITHM_KEYS)
+    block = build_block(info.spec_class, given, path, findings, info.name, _ALGORITHM_KEYS)
+    return _recorded(block, info)
 
 
-def _build_memory(info: AlgorithmInfo, tree: Tree | None, findings: Findings) -> MemorySpec | None:
+def _recorded(block: BlockT | None, record: Record[Any]) -> BlockT | None:
+    """Let a block keep the record of a class of the user's own; ours are found by their names."""
+    if block is not None and is_own(record.name):
+        block._own_record = record
+    return block
+
+
+def _build_memory(
+    info: AlgorithmInfo, tree: Tree | None, findings: Findings, origin: SpecOrigin | None
+) -> MemorySpec | None:
     if tree is None:
         findings.problem("agent.memory", f"missing; {info.name} needs a mapping with a name")
         return None
-    memory = _record_of(tree, MEMORIES, "agent.memory", findings)
+    memory = _record_of(tree, MEMORIES, "agent.memory", findings, origin)
     if memory is None:
         return None
-    if memory.kind not in info.memories:
+    if memory.kind not in info.memories and not is_opaque(memory):
         allowed = sorted(name for name in MEMORIES if MEMORIES[name].kind in info.memories)
         message = f"found {shown(memory.name)}; {info.name} learns from {' or '.join(allowed)}."
         findings.problem("agent.memory.name", message)
@@ -269,11 +306,16 @@ def _build_memory(info: AlgorithmInfo, tree: Tree | None, findings: Findings) ->
             if tree.pop(key) is not None:
                 findings.inert.append(f"agent.memory.{key}")
     path = "agent.memory"
-    return build_block(memory.spec_class, tree, path, findings, memory.name, _MEMORY_KEYS)
+    block = build_block(memory.spec_class, tree, path, findings, memory.name, _MEMORY_KEYS)
+    return _recorded(block, memory)
 
 
 def _build_nets(
-    info: AlgorithmInfo, tree: Tree | None, own_critic: Any, findings: Findings
+    info: AlgorithmInfo,
+    tree: Tree | None,
+    own_critic: Any,
+    findings: Findings,
+    origin: SpecOrigin | None,
 ) -> tuple[NetSpec | None, NetSpec | None]:
     """Build the net and the critic's net of an algorithm, None where it has none."""
     if tree is None:
@@ -282,8 +324,8 @@ def _build_nets(
     if own_critic is not None and info.critic != "block":
         findings.inert.append("agent.critic_net")
     if info.critic == "keys":
-        return _build_two_nets(tree, findings)
-    net = _build_net(tree, "agent.net", findings)
+        return _build_two_nets(tree, findings, origin)
+    net = _build_net(tree, "agent.net", findings, origin)
     if info.critic == "none":
         return net, None
     if own_critic is None:
@@ -291,10 +333,12 @@ def _build_nets(
     if not isinstance(own_critic, Mapping):
         findings.problem("agent.critic_net", f"found {shown(own_critic)}; expected a mapping")
         return net, None
-    return net, _build_net(dict(own_critic), "agent.critic_net", findings)
+    return net, _build_net(dict(own_critic), "agent.critic_net", findings, origin)
 
 
-def _build_two_nets(tree: Tree, findings: Findings) -> tuple[NetSpec | None, NetSpec | None]:
+def _build_two_nets(
+    tree: Tree, findings: Findings, origin: SpecOrigin | None
+) -> tuple[NetSpec | None, NetSpec | None]:
     """Build two nets of one block; `actor_` keys are the actor's alone, `critic_` the critic's."""
     for key in TARGET_KEYS:
         if tree.pop(key, None) is not None:
@@ -306,7 +350,7 @@ def _build_two_nets(tree: Tree, findings: Findings) -> tuple[NetSpec | None, Net
 
     def net_of(who: str, found: Findings) -> NetSpec | None:
         alone = {field: tree[key] for field, key in own[who].items()}
-        return _build_net({**both, **alone}, "agent.net", found, own[who])
+        return _build_net({**both, **alone}, "agent.net", found, origin, own[who])
 
     actor = net_of("actor", findings)
     if tree.get("use_same_optim"):
@@ -328,9 +372,39 @@ def _prefixed(tree: Tree, prefix: str) -> dict[str, str]:
 
 
 def _build_net(
-    tree: Tree, path: str, findings: Findings, spelling: Mapping[str, str] | None = None
+    tree: Tree,
+    path: str,
+    findings: Findings,
+    origin: SpecOrigin | None,
+    spelling: Mapping[str, str] | None = None,
 ) -> NetSpec | None:
-    info = _record_of(tree, NETS, path, findings)
+    info = _record_of(tree, NETS, path, findings, origin)
     if info is None:
         return None
-    return build_block(info.spec_class, tree, path, findings, info.name, _NET_KEYS, spelling)
+    label = info.name
+    block = build_block(info.spec_class, tree, path, findings, label, _NET_KEYS, spelling)
+    return _recorded(block, info)
+
+
+def _check_own(
+    block: Block | None,
+    path: str,
+    info: AlgorithmInfo,
+    findings: Findings,
+    origin: SpecOrigin | None,
+) -> None:
+    """Check what the keys of a block name of the user's own, and the arguments beside it."""
+    for key, value in () if block is None else block:
+        if key == "action_pdtype" and is_own(value):
+            samples = "replay" not in info.memories and "explore_var_spec" not in dict(block or ())
+            if samples or is_own(info.name):
+                check_arguments(value, None, f"{path}.{key}", findings, origin)
+            else:
+                found = f"found `{value}`; {info.name} samples no distribution that a spec chooses"
+                findings.problem(f"{path}.{key}", f"{found}. Leave it out")
+        elif isinstance(value, ScheduleSpec) and is_own(value.name):
+            check_arguments(value.name, value.arguments, f"{path}.{key}", findings, origin)
+        elif isinstance(value, OptimSpec | SchedulerSpec | LossSpec) and is_own(value.name):
+            given = {k: v for k, v in value.kwargs.items() if k != "lr"}
+            taken = 2 if isinstance(value, LossSpec) else 0
+            check_arguments(value.name, given, f"{path}.{key}", findings, origin, taken)

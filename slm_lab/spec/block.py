@@ -150,7 +150,7 @@ def build_block(
     """
     spelling = spelling or {}
     known: dict[str, Any] = {}
-    takes_any_key = "kwargs" in model.model_fields
+    takes_any_key = "kwargs" in model.model_fields or model.model_config.get("extra") == "allow"
     for key, value in tree.items():
         if key in model.model_fields or takes_any_key:
             known[key] = value

@@ -20,9 +20,16 @@ if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec
 
 
-def _algorithms(has: Callable[[AlgorithmInfo], bool]) -> frozenset[str]:
-    """The learning algorithms whose record has something."""
-    return frozenset(name for name, info in ALGORITHMS.items() if info.learns and has(info))
+class Algorithms(frozenset[str]):
+    """Names of our learning algorithms whose record has something; `has` asks that of any other."""
+
+    has: Callable[[AlgorithmInfo], bool]
+
+
+def _algorithms(has: Callable[[AlgorithmInfo], bool]) -> Algorithms:
+    names = Algorithms(name for name, info in ALGORITHMS.items() if info.learns and has(info))
+    names.has = has
+    return names
 
 
 LEARNING = tuple(name for name, info in ALGORITHMS.items() if info.learns)
@@ -107,7 +114,7 @@ class Refusal:
     """A pair that a spec cannot combine: a feature, and another feature or some algorithms."""
 
     feature: str
-    other: str | frozenset[str]
+    other: str | Algorithms
     why: str  # and what to do
 
 
@@ -222,13 +229,14 @@ def verdict(feature: str, other: str) -> Verdict:
 
 def problems_of(spec: Spec) -> Iterator[Problem]:
     """Problems for every refusal that applies to a spec, naming both keys."""
-    algorithm = spec.agent.algorithm.name
+    algorithm = spec.agent.algorithm_info
     on = {name for name, feature in FEATURES.items() if feature.is_on(spec)}
     for refusal in REFUSALS:
         if refusal.feature not in on:
             continue
-        if isinstance(refusal.other, frozenset):
-            other = f"agent.algorithm.name: {algorithm}" if algorithm in refusal.other else None
+        if isinstance(refusal.other, Algorithms):
+            is_refused = algorithm.learns and refusal.other.has(algorithm)
+            other = f"agent.algorithm.name: {algorithm.name}" if is_refused else None
         else:
             other = FEATURES[refusal.other].key if refusal.other in on else None
         if other is not None:

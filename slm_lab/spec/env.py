@@ -25,7 +25,7 @@ from slm_lab.spec.block import (
     invalid,
     is_number,
 )
-from slm_lab.spec.trust import SpecOrigin
+from slm_lab.spec.trust import SpecOrigin, is_own
 from slm_lab.types import Backend
 
 _ATARI_GAMES = """
@@ -69,6 +69,29 @@ def _reward_scale(value: object) -> object:
     return value
 
 
+class WrapperSpec(Block):
+    """A Gymnasium wrapper; its arguments stand beside the name."""
+
+    name: str = Field(description="module:Class of the wrapper.")
+    kwargs: FreeMapping = Key({}, "Arguments; written beside the name.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            data = {"name": data}
+        if not isinstance(data, dict):
+            return data
+        name = data.get("name")
+        expect(is_own(name), name, "module:Class, as gymnasium.wrappers:TimeAwareObservation")
+        return gather_kwargs(cls, data)
+
+
+_OWN_NAME = {"type": "string", "pattern": r"^[\w.]+:\w+$"}
+_NAMED = {"type": "object", "properties": {"name": _OWN_NAME}, "required": ["name"]}
+Wrapper = Annotated[WrapperSpec, WithJsonSchema({"anyOf": [_OWN_NAME, _NAMED]})]
+
+
 class EnvSpec(Block):
     """The environment of a run."""
 
@@ -104,6 +127,9 @@ class EnvSpec(Block):
     )
     num_threads: SmallCount | None = Key(
         None, "Threads (subprocess: workers) that step the envs; pays where steps are slow."
+    )
+    wrappers: tuple[Wrapper, ...] = Key(
+        (), "Gymnasium wrappers around each env, the innermost first: module:Class or {name, ...}."
     )
     kwargs: FreeMapping = Key({}, "Every other key, for the env's constructor.")
 

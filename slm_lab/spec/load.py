@@ -6,7 +6,7 @@ import json
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from slm_lab.spec.text import (
     parse,
     unfilled,
 )
-from slm_lab.spec.trust import module_of, origin_of
+from slm_lab.spec.trust import SpecOrigin, module_of, names_in, origin_of, own_names
 from slm_lab.spec.upgrade import is_v4, upgrade_spec
 
 DEFAULTS = "_defaults"
@@ -58,22 +58,38 @@ def load_spec(
     `module:EnvId` imported only if it is in `trust` or `-s` names it, or as `trust.py` says.
     """
     path = find_spec_file(file)
-    spec = _load(path, name, sets)
     if run_place(path) is None:
-        return spec
-    given = (item.value.strip() for item in _read_sets(sets, path))
-    by_flag = {module_of(value) for value in given if value == spec.env.name}
-    return spec.with_origin(origin_of(spec, path, {*trust, *by_flag}))
+        return _load(path, name, sets, None)
+    return _load_untrusted(path, name, sets, trust)
 
 
 def load_saved_spec(file: str | Path, name: str | None = None, *, trust: Collection[str]) -> Spec:
     """Load a spec that is known to be saved with a run, whatever its folder looks like."""
-    path = find_spec_file(file)
-    spec = _load(path, name, ())
-    return spec.with_origin(origin_of(spec, path, trust))
+    return _load_untrusted(find_spec_file(file), name, (), trust)
 
 
-def _load(path: Path, name: str | None, sets: Sequence[str]) -> Spec:
+def _load_untrusted(
+    path: Path, name: str | None, sets: Sequence[str], trust: Collection[str]
+) -> Spec:
+    """Load a spec whose modules are imported only if they are trusted.
+
+    To know what it names it is built first without any of them.
+    """
+    with warnings.catch_warnings(action="ignore", category=SpecWarning):
+        spec = _load(path, name, sets, SpecOrigin(path, frozenset()))
+    given = {word for item in _read_sets(sets, path) for word in _names_given(item)}
+    by_flag = {module_of(name) for _, name in own_names(spec) if name in given}
+    return _load(path, name, sets, origin_of(spec, path, {*trust, *by_flag}))
+
+
+def _names_given(item: _Assignment) -> Iterator[str]:
+    """What a `-s` may name: its value, or what is in it."""
+    yield item.value.strip()
+    with suppress(TextError):
+        yield from (name for _, name in names_in(item.key, parse(item.value, is_json=False)))
+
+
+def _load(path: Path, name: str | None, sets: Sequence[str], origin: SpecOrigin | None) -> Spec:
     assignments = _read_sets(sets, path)
     template = _read_text(path)
     text = _fill_defaults(_fill(template, assignments, path), path)
@@ -91,11 +107,11 @@ def _load(path: Path, name: str | None, sets: Sequence[str]) -> Spec:
     if problems:
         raise SpecError(problems, source)
     try:
-        spec, notes = build_spec(tree, _run_name(name, filled), source)
+        spec, notes = build_spec(tree, _run_name(name, filled), source, origin)
     except SpecError as error:
         raise SpecError([_blame(p, written) for p in error.problems], source) from None
     for note in notes:
-        warnings.warn(f"{source}: {note}", SpecWarning, stacklevel=2)
+        warnings.warn(f"{source}: {note}", SpecWarning, stacklevel=3)
     return spec
 
 
@@ -129,13 +145,16 @@ class SpecCheck(NamedTuple):
 def check_file(file: str | Path) -> list[SpecCheck]:
     """Check every spec of a file; placeholders are filled with values that fit the file."""
     path = find_spec_file(file)
+    origin = None if run_place(path) is None else SpecOrigin(path, frozenset())
     text = _fill_defaults(_read_text(path), path)
     values = [(key, _example_value(key, path)) for key in set(PLACEHOLDER.findall(text))]
     text = _fill(text, values, path)
     checks = []
     for name, tree in _specs_in(text, path).items():
         try:
-            checks.append(SpecCheck(name, [], build_spec(coerce_numbers(tree), name)[1]))
+            checks.append(
+                SpecCheck(name, [], build_spec(coerce_numbers(tree), name, origin=origin)[1])
+            )
         except SpecError as error:
             checks.append(SpecCheck(name, error.problems, []))
     return checks

@@ -7,14 +7,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from slm_lab.spec.block import Block, Count, Flag, Fraction, Key, NonNegative, expect
-from slm_lab.spec.record import Record, Registry
+from slm_lab.spec.block import Count, Flag, Fraction, Key, NonNegative, expect
+from slm_lab.spec.record import Record, RecordedBlock, Registry
 
 MemoryKind = Literal["rollout", "episodes", "replay"]
 """A fixed number of steps, whole episodes (both emptied at every update), or a ring of steps."""
 
 
-class MemorySpec(Block):
+class MemorySpec(RecordedBlock):
     """Base of all memories' spec classes."""
 
     name: str = Field(description="Memory name.")
@@ -96,6 +96,7 @@ class MemoryInfo(Record[MemorySpec]):
 
     kind: MemoryKind
     label_suffix: str = ""  # of an algorithm that learns from it
+    sequences: bool = False  # a replay that also gives a recurrent net's sequences
 
 
 def _record(spec_class: type[MemorySpec], kind: MemoryKind, **keys: Any) -> MemoryInfo:
@@ -109,8 +110,8 @@ MEMORIES = Registry(
         _record(OnPolicyReplaySpec, "episodes"),
         _record(OnPolicyBatchReplaySpec, "rollout"),
         _record(OnPolicyCrossEntropySpec, "episodes"),
-        _record(ReplaySpec, "replay"),
-        _record(PrioritizedReplaySpec, "replay", label_suffix="+PER"),
+        _record(ReplaySpec, "replay", sequences=True),
+        _record(PrioritizedReplaySpec, "replay", sequences=True, label_suffix="+PER"),
     ]
 )
 

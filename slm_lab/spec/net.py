@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from slm_lab.spec.block import (
-    Block,
     Count,
     Flag,
     Fraction,
@@ -26,7 +25,7 @@ from slm_lab.spec.block import (
 )
 from slm_lab.spec.error import did_you_mean
 from slm_lab.spec.optim import LossSpec, OptimSpec, SchedulerSpec
-from slm_lab.spec.record import Record, Registry
+from slm_lab.spec.record import Record, RecordedBlock, Registry
 
 _ACTIVATIONS = """
 CELU ELU GELU Hardshrink Hardsigmoid Hardswish Hardtanh Identity LeakyReLU LogSigmoid LogSoftmax
@@ -88,7 +87,7 @@ Activation = Annotated[
 Widths = tuple[SmallCount, ...]
 
 
-class NetSpec(Block):
+class NetSpec(RecordedBlock):
     """Base of all nets' spec classes: the keys that every net type takes."""
 
     type: str = Field(description="Net type.")

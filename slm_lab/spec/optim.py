@@ -21,6 +21,7 @@ from slm_lab.spec.block import (
     shown,
 )
 from slm_lab.spec.error import did_you_mean
+from slm_lab.spec.trust import is_own
 
 _LOSSES = """
 BCELoss BCEWithLogitsLoss CrossEntropyLoss HuberLoss KLDivLoss L1Loss MSELoss NLLLoss PoissonNLLLoss
@@ -86,7 +87,8 @@ _MAX_LR = 10.0
 
 
 class _TorchClass(Block):
-    """A class of torch by its `name`; in a file its arguments stand beside the name."""
+    """A class of torch, or of the user's own, by its `name`; in a file its arguments stand beside
+    the name."""
 
     kind: ClassVar[str]  # in messages
 
@@ -101,7 +103,10 @@ class _TorchClass(Block):
         data = gather_kwargs(cls, data)
         field = cls.model_fields["name"]
         fallback = None if field.is_required() else field.default
-        name, kwargs = cls._checked(data.get("name", fallback), data["kwargs"])
+        name = data.get("name", fallback)
+        if is_own(name):  # what it takes is checked once it may be imported
+            return {"name": name, "kwargs": data["kwargs"]}
+        name, kwargs = cls._checked(name, data["kwargs"])
         return {"name": name, "kwargs": kwargs}
 
     @classmethod
@@ -124,7 +129,7 @@ class OptimSpec(_TorchClass):
 
     @property
     def lr(self) -> float:
-        return float(self.kwargs["lr"])
+        return float(self.kwargs.get("lr", 1e-3))
 
     @classmethod
     def _checked(cls, name: Any, kwargs: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

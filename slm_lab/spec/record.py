@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Generic, TypeVar
 
+from pydantic import PrivateAttr
+
 from slm_lab.spec.block import Block
 
 BlockT = TypeVar("BlockT", bound=Block)
@@ -22,14 +24,21 @@ class Record(Generic[BlockT]):
 
     name: str  # as a spec writes it
     spec_class: type[BlockT]
-    implementation: str  # "module:Class", imported when an agent is made
+    # "module:Class", imported when an agent is made. A class of the user's own leaves it out; it is
+    # empty where that class may not be imported.
+    implementation: str = ""
     _: KW_ONLY
     aliases: tuple[str, ...] = ()  # other names
 
     def load(self) -> Any:
         """Import the implementation."""
-        module, _, attribute = self.implementation.partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return load_object(self.implementation)
+
+
+def load_object(name: str) -> Any:
+    """Import what `module:Attribute` names: a module of ours, or one that was admitted before."""
+    module, _, attribute = name.rpartition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 RecordT = TypeVar("RecordT", bound=Record[Any])
@@ -77,6 +86,17 @@ class Registry(Mapping[str, RecordT]):
 
     def __len__(self) -> int:
         return len(self._records)
+
+
+class RecordedBlock(Block):
+    """A block whose `name` or `type` picks a record; it keeps that of a class of the user's own."""
+
+    _own_record: Any = PrivateAttr(default=None)
+
+    def record_in(self, registry: Registry[RecordT]) -> RecordT:
+        """The record that this block was built by."""
+        own: RecordT | None = self._own_record
+        return own or registry[getattr(self, registry.chosen_by)]
 
 
 def _folded(name: str) -> str:

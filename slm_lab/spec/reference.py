@@ -25,6 +25,7 @@ from slm_lab.spec.search import DISTRIBUTIONS
 Schema = dict[str, Any]
 
 # What may stand for a number: a placeholder, or one that YAML reads as text, such as 1e-3.
+_OWN_NAME: Schema = {"type": "string", "pattern": "^[\\w.]+:\\w+$"}
 _NUMERAL = {"type": "string", "pattern": r"^(\$\{\w+\}|[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)$"}
 
 
@@ -70,6 +71,9 @@ def file_schema() -> Schema:
     _open_arguments(blocks["SchedulerSpec"], SCHEDULERS)
     _open_arguments(blocks["LossSpec"], LOSSES.values())
 
+    for name in ("OptimSpec", "SchedulerSpec", "LossSpec", "ScheduleSpec"):
+        blocks[name] = _or_own(blocks[name], "name")
+
     spec = _as_written(schema)
     spec["required"] = ["agent", "env"]  # a spec in a file is named by its key
     spec["properties"]["search"] |= {
@@ -78,7 +82,8 @@ def file_schema() -> Schema:
     }
     # What is left out comes from the algorithm's defaults (agent.py).
     blocks["AgentSpec"]["required"] = ["algorithm"]
-    blocks["AgentSpec"]["properties"]["algorithm"]["required"] = ["name"]
+    algorithm = blocks["AgentSpec"]["properties"]["algorithm"]
+    algorithm["else"]["required"] = ["name"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "SLM Lab spec file",
@@ -109,7 +114,16 @@ def _as_written(block: Schema) -> Schema:
             about = {k: written.pop(k) for k in ("description", "default") if k in written}
             written = {"anyOf": [written, {"type": "null"}], **about}
         properties[key] = written
+        if key == "action_pdtype":
+            properties[key]["anyOf"].append(_OWN_NAME)
     return {**block, "properties": properties}
+
+
+def _or_own(block: Schema, key: str) -> Schema:
+    """Take any keys beside the name of something of the user's own, which says itself what fits."""
+    is_own = {"type": "object", "properties": {key: _OWN_NAME}, "required": [key]}
+    about = {"description": block["description"]} if "description" in block else {}
+    return {**about, "if": is_own, "else": block}
 
 
 def _loosened(schema: Any) -> Any:
@@ -138,7 +152,7 @@ def _choice(schema: Schema) -> Schema:
     for option, reference in sorted(options.items()):
         is_chosen = {"properties": {key: {"const": option}}, "required": [key]}
         choice["allOf"].append({"if": is_chosen, "then": {"$ref": reference}})
-    return choice
+    return _or_own(choice, key)
 
 
 def _name_actor_and_critic(block: Schema) -> None:

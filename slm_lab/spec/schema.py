@@ -123,6 +123,10 @@ class Spec(Block):
 
     __hash__ = Block.__hash__
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as plain data: the process that reads it imports the user's modules by itself."""
+        return _unpickled, (self._given, self.name, self.origin)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as plain JSON data; loading it again gives an equal Spec.
 
@@ -152,11 +156,11 @@ class Spec(Block):
         found = [write_value(tree, path, value) for path, value in values.items()]
         if problems := [problem for problem in found if problem is not None]:
             raise SpecError(problems, self.name)
-        return build_spec(tree, self.name)[0].with_origin(self.origin)
+        return build_spec(tree, self.name, origin=self.origin)[0]
 
     def renamed(self, name: str) -> Spec:
         """Make a copy under another name."""
-        return build_spec(self.to_dict(), name)[0].with_origin(self.origin)
+        return build_spec(self.to_dict(), name, origin=self.origin)[0]
 
     @property
     def origin(self) -> SpecOrigin | None:
@@ -171,18 +175,27 @@ class Spec(Block):
         return self.model_copy(update={"env": env})
 
 
-def build_spec(tree: Mapping[str, Any], name: str, source: str = "") -> tuple[Spec, list[str]]:
-    """Build the Spec of a plain tree and list its warnings; SpecError with every problem found."""
+def _unpickled(tree: dict[str, Any], name: str, origin: SpecOrigin | None) -> Spec:
+    return build_spec(tree, name, origin=origin)[0]
+
+
+def build_spec(
+    tree: Mapping[str, Any], name: str, source: str = "", origin: SpecOrigin | None = None
+) -> tuple[Spec, list[str]]:
+    """Build the Spec of a plain tree and list its warnings; SpecError with every problem found.
+
+    Its classes of the user's own are imported where the origin is trusted with their modules.
+    """
     findings = Findings()
     plain = _plain({**tree, "name": name})
     try:
         check_json(plain)
     except TextError as error:
         raise SpecError([Problem("", str(error))], source or name) from None
-    spec = _build(plain, name, findings)
+    spec = _build(plain, name, findings, origin)
     if findings.problems or spec is None:
         raise SpecError(findings.problems, source or name)
-    return spec, findings.all_warnings()
+    return spec.with_origin(origin) if origin else spec, findings.all_warnings()
 
 
 def name_complaint(name: str) -> str:
@@ -249,13 +262,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _build(tree: dict[str, Any], name: str, findings: Findings) -> Spec | None:
+def _build(
+    tree: dict[str, Any], name: str, findings: Findings, origin: SpecOrigin | None
+) -> Spec | None:
     if is_v4(tree):
         findings.problem("agent", V4_MESSAGE)
         return None
     if complaint := name_complaint(name):
         findings.problem("name", complaint)
-    given, tree = tree, with_defaults(tree)
+    given, tree = tree, with_defaults(tree, origin)
     blocks: dict[str, dict[str, Any]] = {}
     for key in sorted(tree.keys() - {"name", *_BLOCKS}):
         findings.problem(key, f"unknown key for a spec. {did_you_mean(key, _BLOCKS)}")
@@ -268,7 +283,7 @@ def _build(tree: dict[str, Any], name: str, findings: Findings) -> Spec | None:
         elif not (key == "search" and block is None):
             findings.problem(key, f"found {shown(block)}; expected a mapping")
 
-    agent = build_agent(blocks["agent"], findings) if "agent" in blocks else None
+    agent = build_agent(blocks["agent"], findings, origin) if "agent" in blocks else None
     env = _build_env(blocks["env"], findings) if "env" in blocks else None
     meta = None
     if "meta" in blocks:
@@ -323,6 +338,11 @@ def _check_recurrence(spec: Spec, findings: Findings) -> None:
         findings.problem("agent.net", fix)
     if spec.agent.memory_info.kind != "replay":
         return
+    if not spec.agent.memory_info.sequences:
+        fix = "Use Replay, or say sequences=True in its record if it gives sequences."
+        message = f"{spec.agent.memory.name} draws single transitions, and agent.net.type:"
+        message = f"{message} {spec.agent.net.type} learns from sequences. {fix}"
+        findings.problem("agent.memory.name", message)
     memory, least = spec.agent.memory, seq_len * spec.env.num_envs
     check_multiple("agent.memory.batch_size", memory.batch_size, spec, findings)
     if min(memory.max_size, spec.env.max_frame) < least:

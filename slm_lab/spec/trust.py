@@ -1,4 +1,5 @@
-"""Modules that a spec names, such as `my_package.envs` of `env.name: my_package.envs:MyEnv-v0`.
+"""Modules that a spec names, such as `my_package.envs` of `env.name: my_package.envs:MyEnv-v0`,
+or `td3` of `agent.algorithm.name: td3:TD3`.
 
 `import_named_module` is the one way in which a name in a spec becomes running code. A module is
 found without running any of it, its packages included, and refused where it lies below a run
@@ -16,24 +17,31 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from slm_lab.spec.block import shown
 from slm_lab.spec.error import Problem, SpecError
 from slm_lab.spec.run_folder import run_folder_above, run_place
-from slm_lab.spec.search import split_search_key
+from slm_lab.spec.search import flatten, split_search_key
 
 if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec
 
 TRUST_VARIABLE = "SLM_LAB_TRUST"
 MAX_BYTES = 1_000_000
+# Keys whose value may begin with a module.
+_MODULE_KEY = re.compile(
+    r"env\.name"
+    r"|(env\.wrappers|meta\.callbacks)(\.\d+)?(\.name)?"
+    r"|agent\.(algorithm|memory|net|critic_net)\.(.*\.)?\w*(name|type)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,16 @@ class FoundModule:
 def module_of(name: str) -> str:
     """Module part of a name, `my_envs` of `my_envs:MyEnv-v0`; empty without a colon."""
     return name.rpartition(":")[0]
+
+
+def is_own(name: object) -> TypeGuard[str]:
+    """Whether a name in a spec is `module:Attribute`, of a module of the user's own."""
+    return isinstance(name, str) and ":" in name
+
+
+def may_import(module: str, origin: SpecOrigin | None) -> bool:
+    """Whether a spec of this origin is trusted with a module."""
+    return origin is None or module in origin.trusted
 
 
 def import_named_module(module: str, key: str, origin: SpecOrigin | None) -> None:
@@ -84,7 +102,7 @@ def check_named_module(module: str, key: str, origin: SpecOrigin | None) -> None
     found = find_module(module)
     if found is not None:
         _refuse_run_place(module, key, origin, found)
-    if origin is None or module in origin.trusted:
+    if may_import(module, origin):
         return
     where = "not found from here" if found is None else found.file or "no file"
     message = (
@@ -177,15 +195,39 @@ def _settle_search_path() -> None:
 
 def named_modules(spec: Spec) -> dict[str, str]:
     """Map every module that a spec or its search names to the key that names it."""
-    named = {module_of(spec.env.name): "env.name"}
-    for key, options in spec.search.items():
-        if split_search_key(key)[0] in ("env", "env.name"):
-            for option in options:
-                name = option.get("name") if isinstance(option, Mapping) else option
-                module = module_of(name) if isinstance(name, str) else ""
-                named.setdefault(module, f"search.{key}")
-    named.pop("", None)
+    named: dict[str, str] = {}
+    for key, name in own_names(spec):
+        named.setdefault(module_of(name), key)
     return named
+
+
+def own_names(spec: Spec) -> Iterator[tuple[str, str]]:
+    """List (key, `module:Attribute`) of everything of the user's own in a spec or its search."""
+    tree = spec.to_dict()
+    search = tree.pop("search", None) or {}
+    yield from names_in("", tree)
+    for key, options in flatten(search):
+        for option in options if isinstance(options, list) else ():
+            for _, name in names_in(split_search_key(key)[0], option):
+                yield f"search.{key}", name
+
+
+def names_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
+    """List (key, `module:Attribute`) of the value at a path of a spec."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from names_in(f"{path}.{key}" if path else key, part)
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from names_in(f"{path}.{index}", part)
+    elif is_own(value) and module_of(value) and _MODULE_KEY.fullmatch(path):
+        yield path, value
+
+
+def check_modules(spec: Spec) -> None:
+    """Refuse a spec whose modules may not be imported."""
+    for module, key in named_modules(spec).items():
+        check_named_module(module, key, spec.origin)
 
 
 def admit_modules(spec: Spec) -> None:
@@ -193,11 +235,9 @@ def admit_modules(spec: Spec) -> None:
 
     The modules of a spec of the user's own are remembered, so that he can replay what he trains.
     """
-    modules = named_modules(spec)
-    for module, key in modules.items():
-        check_named_module(module, key, spec.origin)
+    check_modules(spec)
     if spec.origin is None:
-        for module in modules:
+        for module in named_modules(spec):
             _remember(module)
 
 

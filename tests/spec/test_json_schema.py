@@ -99,7 +99,7 @@ def test_every_key_that_can_be_completed_explains_itself():
     silent = [
         f"{name}.{key}"
         for name, block in blocks.items()
-        for key, schema in block["properties"].items()
+        for key, schema in block.get("else", block)["properties"].items()
         if not schema.get("description")
     ]
     assert silent == []
@@ -125,3 +125,19 @@ def test_the_reference_page_shows_the_blocks_that_may_be_left_out(algorithm: str
     page = reference_page()
     assert "| `memory` | mapping | the algorithm's |" in page
     assert any(block in line for line in page.splitlines() if algorithm in line)
+
+
+def test_a_class_of_the_users_own_may_stand_wherever_one_of_ours_does():
+    def errors(algorithm: dict[str, Any], net: dict[str, Any], **env: Any) -> list[str]:
+        env = {"name": "Pendulum-v1", "max_frame": 100, **env}
+        tree = {"mine": {"agent": {"algorithm": algorithm, "net": net}, "env": env}}
+        return complaints(tree)
+
+    own = {"name": "mine:Own", "any": [1, "key"]}
+    assert errors(own, {"type": "mine:Net", "any": 1}, wrappers=["mine:Wrap", own]) == []
+    parts = {"explore_var_spec": own, "action_pdtype": "mine:Logistic"}
+    net = {"type": "MLPNet", "loss_spec": own, "optim_spec": own, "lr_scheduler_spec": own}
+    assert errors({"name": "DQN", **parts}, net) == []
+    assert errors({"name": "DQN", "explore_var_spec": {"name": "no_decay", "start": 1}}, net)
+    assert errors({"name": "mine"}, net)
+    assert errors(own, net, wrappers=["Wrap"])

@@ -130,7 +130,8 @@ class SampledPolicy(Choice):
         self._policy = policy or distribution
         self._policy_and_value = policy_and_value
         self._squashed = squashed
-        self._is_categorical = distribution.spaces.action_type == "discrete"
+        is_discrete = distribution.spaces.action_type == "discrete"
+        self._is_categorical = is_discrete and distribution.own is None
 
     def __call__(self, heads: Heads, *inputs: Tensor) -> tuple[Tensor, ...]:
         if self._policy_and_value is None:
@@ -284,7 +285,7 @@ def numpy_policy(net: nn.Module, rows: int) -> NumpyPolicy | None:
     A NumPy call costs a third of a torch call, and acting in a handful of envs is all calls. The
     weights are views of the net's own parameters, so an update shows at once.
     """
-    if not isinstance(net, MLPNet) or rows > MAX_ROWS:
+    if type(net) is not MLPNet or rows > MAX_ROWS:  # a subclass may compute anything
         return None
     tails = list(net.tails) if isinstance(net.tails, nn.ModuleList) else [net.tails]
     heads = [list(tail) for tail in tails if isinstance(tail, nn.Sequential)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 
 from slm_lab.agent.learning.compiler import CompileMode
 from slm_lab.agent.learning.learner import Learner, NetState, State, acting_weights, gradient_update
-from slm_lab.spec import LossSpec
+from slm_lab.spec import LossSpec, Problem, SpecError
+from slm_lab.spec.record import load_object
+from slm_lab.spec.trust import is_own
 from slm_lab.types import Spaces
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -76,9 +79,30 @@ def initialising(seed: int) -> Iterator[None]:
 
 
 def make_loss(spec: LossSpec, **options: str) -> Loss:
-    """Build a value loss by its `torch.nn` name; `reduction="none"` gives one number per row."""
+    """Build a value loss by its `torch.nn` name; `reduction="none"` gives one number per row.
+
+    A loss of the user's own gives rows: a class is made with its keys, a function is called with
+    them beside (prediction, target).
+    """
+    if is_own(spec.name):
+        made: Loss = make_own(spec.name, spec.kwargs, "agent.net.loss_spec")
+        if options.get("reduction") == "none":
+            return made
+        return lambda prediction, target: made(prediction, target).mean()
     loss: Loss = _LOSSES[spec.name.lower()](**{**spec.kwargs, **options})
     return loss
+
+
+def make_own(name: str, arguments: Mapping[str, Any], key: str) -> Any:
+    """Make what the user names as `module:Class`, or bind the keys of a function of his."""
+    thing = load_object(name)
+    if not isinstance(thing, type):
+        return partial(thing, **arguments)
+    try:
+        return thing(**arguments)
+    except (TypeError, ValueError, ArithmeticError) as error:
+        message = f"{name} cannot be made with {dict(arguments)}: {error}"
+        raise SpecError([Problem(key, message)]) from error
 
 
 def on_policy_learner(

@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from slm_lab.spec import Problem, SpecError
+from slm_lab.spec.record import load_object
+from slm_lab.spec.trust import is_own
 from slm_lab.types import Spaces
 
 NoiseKind = Literal["gumbel", "normal", "uniform"]
@@ -274,6 +276,7 @@ class ActionDistribution:
 
     pdtype: str
     spaces: Spaces
+    own: Any = None  # class of the user's own, made of (logits) or of (location, log scale)
 
     @property
     def head_dims(self) -> tuple[int, ...]:
@@ -287,6 +290,9 @@ class ActionDistribution:
 
     @property
     def noise_kind(self) -> NoiseKind:
+        own: NoiseKind | None = getattr(self.own, "noise_kind", None)
+        if own is not None:
+            return own
         if self.spaces.is_continuous:
             return "gumbel" if self.pdtype == "Gumbel" else "normal"
         return "uniform" if self.spaces.action_type == "multi_binary" else "gumbel"
@@ -297,6 +303,9 @@ class ActionDistribution:
         return size * 4 * Beta.TRIES if self.pdtype == "Beta" else size
 
     def __call__(self, heads: Sequence[Tensor]) -> Distribution:
+        if self.own is not None and not self.spaces.is_continuous:
+            of_logits: Distribution = self.own(torch.cat(tuple(heads), -1))
+            return of_logits
         match self.spaces.action_type:
             case "discrete":
                 return Categorical(heads[0])
@@ -308,12 +317,15 @@ class ActionDistribution:
                 first, second = heads if len(heads) == 2 else heads[0].chunk(2, -1)
                 if self.pdtype == "Beta":
                     return Beta(1 + F.softplus(first), 1 + F.softplus(second))
-                return _BY_LOCATION.get(self.pdtype, Normal)(
+                return (self.own or _BY_LOCATION.get(self.pdtype, Normal))(
                     first, second.clamp(LOG_STD_MIN, LOG_STD_MAX)
                 )
 
     def to_env(self, action: Tensor) -> Tensor:
         """Bound actions for the env, by tanh or clipping. Samples are stored unchanged."""
+        if hasattr(self.own, "to_env"):
+            executed: Tensor = self.own.to_env(action)
+            return executed
         if self.pdtype == "NormalTanh":
             return action.tanh()
         if self.spaces.is_continuous and self.spaces.action_bounded:
@@ -343,6 +355,8 @@ def make_action_distribution(spaces: Spaces, pdtype: str | None) -> ActionDistri
     allowed = _PDTYPES[spaces.action_type]
     if pdtype is None or pdtype == "default":
         pdtype = allowed[0]
+    if is_own(pdtype):
+        return ActionDistribution(pdtype, spaces, own=load_object(pdtype))
     if pdtype not in allowed:
         options = " or ".join(("default", *allowed))
         fault = f"cannot describe {spaces.action_type} actions"

@@ -22,7 +22,6 @@ from slm_lab.agent.learning.learner import (
     replay_minibatches,
 )
 from slm_lab.spec import DQNSpec, Spec
-from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.types import Metrics, ReplayBatch
 
 
@@ -42,7 +41,7 @@ class DQN(SavedInParts):
     def __init__(self, spec: Spec, setup: Setup) -> None:
         self._spec = own = cast(DQNSpec, spec.agent.algorithm)
         self._batch_size = size = spec.agent.memory.batch_size
-        self._targets = {"target_net": "net"} if ALGORITHMS[own.name].target_net else {}
+        self._targets = {"target_net": "net"} if spec.agent.algorithm_info.target_net else {}
         net = spec.agent.net
         self._q = make_q_net(net, setup)
         self.modules = {"net": self._q.net}

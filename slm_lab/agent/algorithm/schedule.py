@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
 
-from slm_lab.agent.algorithm.base import SavedInParts
+from slm_lab.agent.algorithm.base import SavedInParts, make_own
 from slm_lab.spec import NetSpec, Problem, SchedulerSpec, ScheduleSpec, SpecError
 from slm_lab.spec.optim import OWN_SCHEDULERS
+from slm_lab.spec.record import load_object
+from slm_lab.spec.trust import is_own
 
 
 def scheduled_value(spec: ScheduleSpec | None, frame: int, default: float = 0.0) -> float:
     """Compute the value of a schedule at a frame; without a spec, `default`."""
     if spec is None:
         return default
+    if is_own(spec.name):
+        return float(_own(spec.name, json.dumps(spec.arguments, sort_keys=True)).value(frame))
     start = spec.start_val
     end = start if spec.end_val is None else spec.end_val
     if spec.name == "no_decay" or frame <= spec.start_step:
@@ -33,6 +39,20 @@ def scheduled_value(spec: ScheduleSpec | None, frame: int, default: float = 0.0)
     # periodic_decay: a cosine whose amplitude fades, sixty radians long.
     phase = 60 * progress
     return end + 0.5 * (start - end) * (1 + math.cos(phase)) * (1 - progress)
+
+
+@lru_cache(maxsize=256)
+def _made(thing: type, name: str, arguments: str) -> Any:
+    made = make_own(name, json.loads(arguments), name)
+    if not callable(getattr(made, "value", None)):
+        message = f"{name} has no method value(frame), which gives the value of a schedule"
+        raise SpecError([Problem(name, message)])
+    return made
+
+
+def _own(name: str, arguments: str) -> Any:
+    """The user's schedule for these arguments: a pure function of the frame, made once."""
+    return _made(load_object(name), name, arguments)
 
 
 class LearningRate:
@@ -87,6 +107,9 @@ class LearningRate:
 
 def _factor(spec: SchedulerSpec, frames_per_update: int) -> Callable[[int], float] | None:
     """Share of the initial rate after a number of frames, for schedulers that torch has not."""
+    if is_own(spec.name):
+        own = _own(spec.name, json.dumps(dict(spec.kwargs), sort_keys=True))
+        return lambda frames: float(own.value(frames))
     if spec.name not in OWN_SCHEDULERS:
         return None
     # The unit of frames changes no value beyond rounding: with this one, rates are the same to the

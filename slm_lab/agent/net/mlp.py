@@ -22,7 +22,7 @@ def make_net(
     spec: NetSpec, obs_shape: Shape, out_dims: Shape, log_std_dim: int | None = None
 ) -> nn.Module:
     """Build the network that a NetSpec describes, with one head per entry of `out_dims`."""
-    net: nn.Module = NETS[spec.type].load()(spec, obs_shape, out_dims, log_std_dim)
+    net: nn.Module = spec.record_in(NETS).load()(spec, obs_shape, out_dims, log_std_dim)
     return net
 
 

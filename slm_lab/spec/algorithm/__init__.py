@@ -18,9 +18,16 @@ ALGORITHMS: Registry[AlgorithmInfo] = Registry(
 
 
 def algorithm_label(algorithm: str, memory: str = "") -> str:
-    """Label an algorithm for tables and legends, such as `DDQN+PER`; unknown names stay."""
+    """Label an algorithm for tables and legends, such as `DDQN+PER`; unknown names stay.
+
+    A class of the user's own is labelled by its name, `TD3` of `td3:TD3`, unless one of ours has
+    the same.
+    """
     info, stored = ALGORITHMS.find(algorithm), MEMORIES.find(memory)
-    return (info.label if info else algorithm) + (stored.label_suffix if stored else "")
+    label = info.label if info else algorithm.rpartition(":")[2] or algorithm
+    if info is None and (label in ALGORITHMS or algorithm_with_label(label)):
+        label = algorithm
+    return label + (stored.label_suffix if stored else "")
 
 
 def algorithm_with_label(label: str) -> AlgorithmInfo | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, ModelWrapValidatorHandler, WrapValidator, model_validator
 
 from slm_lab.spec.block import (
     Block,
@@ -19,8 +19,10 @@ from slm_lab.spec.block import (
     invalid,
     shown,
 )
+from slm_lab.spec.error import did_you_mean
 from slm_lab.spec.memory import MemoryKind
-from slm_lab.spec.record import Record
+from slm_lab.spec.record import Record, RecordedBlock
+from slm_lab.spec.trust import is_own
 
 if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec as Spec  # for the annotations of all algorithms
@@ -29,7 +31,10 @@ Tree = dict[str, Any]
 ActionKind = Literal["discrete", "multi_discrete", "multi_binary", "continuous"]
 _Discrete = Literal["Categorical", "Argmax", "GumbelSoftmax", "MultiCategorical", "Bernoulli"]
 _Continuous = Literal["Normal", "NormalTanh", "MultivariateNormal", "Beta", "Gumbel", "LogNormal"]
-ActionPdType = Literal["default", _Discrete, _Continuous]
+ActionPdType = Annotated[
+    Literal["default", _Discrete, _Continuous],
+    WrapValidator(lambda value, check: value if is_own(value) else check(value)),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Pace:
     whole_episodes: bool = False
 
 
-class AlgorithmSpec(Block):
+class AlgorithmSpec(RecordedBlock):
     """Base of all algorithms' spec classes: `name`, and what depends on other blocks."""
 
     name: str = Field(description="Algorithm name.")
@@ -89,11 +94,37 @@ class OnPolicySpec(DiscountedSpec):
         return Pace(self.training_frequency * spec.env.num_envs, 1)
 
 
+class OffPolicySpec(DiscountedSpec):
+    """Keys of algorithms that learn from a replay of transitions, as SAC does."""
+
+    training_frequency: Count = Key(1, "Transitions between training calls.")
+    training_iter: Count | None = Key(
+        None,
+        "Batches per training call; null is the smaller of num_envs and "
+        "training_frequency, one batch a transition.",
+    )
+    training_start_step: CountOrZero | None = Key(
+        None, "Random transitions before learning; null is max(1000, batch_size)."
+    )
+    n_step: Count = Key(1, "Rewards summed before the bootstrap.")
+
+    least_start: ClassVar[int] = 1000
+
+    def pace(self, spec: Spec) -> Pace:
+        return Pace(self.training_frequency, batches_per_call(spec))
+
+    def cross_check(self, spec: Spec, findings: Findings) -> None:
+        check_off_policy(spec, findings)
+
+
 class Style(NamedTuple):
     """Look of an algorithm in graphs: a colour of analysis/style.py, and matplotlib's marker."""
 
     color: str
     marker: str
+
+
+UNKNOWN_STYLE = Style("grey", ".")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +141,9 @@ class Defaults:
 class AlgorithmInfo(Record[AlgorithmSpec]):
     """Record of an algorithm: all that other packages ask about it."""
 
-    label: str  # in tables and legends
+    label: str = ""  # in tables and legends; of a class of the user's own it is its name
     order: int = 100  # place in legends, tables and pages; equal ones go by name
-    style: Style
+    style: Style = UNKNOWN_STYLE
     per_style: Style | None = None  # with prioritized replay, where that looks different
     memories: frozenset[MemoryKind]  # that it can learn from
     actions: frozenset[ActionKind] = frozenset(get_args(ActionKind))
@@ -125,11 +156,16 @@ class AlgorithmInfo(Record[AlgorithmSpec]):
     privileged_critic: bool = False
     columns: tuple[str, ...] = ()  # of the session's CSV, after those that every algorithm has
     seconds_saved: float = 1.5e-3  # by compiling, per gradient step on vectors, on one core
-    defaults: Defaults
+    defaults: Defaults = field(default_factory=lambda: Defaults({}, {}))
 
 
 class ScheduleSpec(Block):
-    """A value that changes with the frame."""
+    """A value that changes with the frame.
+
+    Of a class of the user's own only the name is known here; other keys are its arguments.
+    """
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"additionalProperties": False})
 
     name: Literal["no_decay", "linear_decay", "rate_decay", "periodic_decay"] = Field(
         description="Shape of the schedule."
@@ -141,6 +177,21 @@ class ScheduleSpec(Block):
     start_step: CountOrZero = Key(0, "Frame at which the decay begins.")
     end_step: CountOrZero = Key(0, "Frame at which the decay ends.")
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Keys beside the name, for a class of the user's own."""
+        fields = self.model_fields_set & type(self).model_fields.keys() - {"name"}
+        return {key: getattr(self, key) for key in sorted(fields)} | (self.model_extra or {})
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _own_class_takes_any_key(
+        cls, data: Any, check: ModelWrapValidatorHandler[ScheduleSpec]
+    ) -> ScheduleSpec:
+        if isinstance(data, Mapping) and is_own(data.get("name")):
+            return cls.model_construct(None, **data)
+        return check(data)
+
     @model_validator(mode="before")
     @classmethod
     def _not_a_bare_number(cls, data: Any) -> Any:
@@ -151,6 +202,10 @@ class ScheduleSpec(Block):
 
     @model_validator(mode="after")
     def _values_fit_the_shape(self) -> ScheduleSpec:
+        if is_own(self.name):
+            return self
+        for key in self.model_extra or {}:
+            raise invalid(f"unknown key. {did_you_mean(key, type(self).model_fields)}", key=key)
         if self.name == "no_decay" and self.end_val not in (None, self.start_val):
             found = f"found {shown(self.end_val)}; no_decay stays at start_val = {self.start_val:g}"
             fix = "Remove end_val, or use linear_decay with an end_step."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,7 +11,6 @@ from slm_lab.spec.block import (
     Block,
     Count,
     CountOrZero,
-    Findings,
     Flag,
     Fraction,
     Key,
@@ -40,18 +39,9 @@ TargetEntropy = Annotated[
 ]
 
 
-class SoftActorCriticSpec(base.DiscountedSpec):
+class SoftActorCriticSpec(base.OffPolicySpec):
     """Soft actor-critic (SAC), continuous and discrete."""
 
-    training_frequency: Count = Key(1, "Transitions between training calls.")
-    training_iter: Count | None = Key(
-        None,
-        "Batches per training call; null is the smaller of num_envs and "
-        "training_frequency, one batch a transition.",
-    )
-    training_start_step: CountOrZero | None = Key(
-        None, "Random transitions before learning; null is max(1000, batch_size)."
-    )
     policy_delay: Count = Key(1, "Critic updates per actor and target update.")
     target_entropy: TargetEntropy = Key(
         "auto", "Target of the policy entropy; auto is -dim, or a ratio of ln(n)."
@@ -75,21 +65,12 @@ class SoftActorCriticSpec(base.DiscountedSpec):
     )
     symlog: Flag = Key(False, "Critic losses in symlog space.")
     spectral_norm: Flag = Key(False, "Spectral norm on the last hidden critic layer.")
-    n_step: Count = Key(1, "Rewards summed before the bootstrap.")
 
     @model_validator(mode="after")
     def _alpha_range(self) -> SoftActorCriticSpec:
         low, high = self.log_alpha_min, self.log_alpha_max
         expect(low < high, low, f"less than log_alpha_max = {high}", "log_alpha_min")
         return self
-
-    least_start: ClassVar[int] = 1000
-
-    def pace(self, spec: base.Spec) -> base.Pace:
-        return base.Pace(self.training_frequency, base.batches_per_call(spec))
-
-    def cross_check(self, spec: base.Spec, findings: Findings) -> None:
-        base.check_off_policy(spec, findings)
 
 
 RECORDS = (

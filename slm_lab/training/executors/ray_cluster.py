@@ -26,7 +26,7 @@ from typing import Any
 from loguru import logger
 
 from slm_lab.runs.layout import FOLDERS, RunLayout
-from slm_lab.runs.provenance import PACKAGE_ROOT, own_module
+from slm_lab.runs.provenance import PACKAGE_ROOT, own_modules
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.training.console import Progress, TrialDisplay
 from slm_lab.training.executors import local, shipping
@@ -120,7 +120,7 @@ def run_on_cluster(
 ) -> Iterator[SessionEnd]:
     _check(job)
     assert job.options.ray_address is not None
-    with cluster_ready(job.options.ray_address, own_module(job.spec)):
+    with cluster_ready(job.options.ray_address, own_modules(job.spec)):
         resources = _resources(job.spec, len(sessions))
         remote = {session: _RemoteSession(job, session, resources) for session in sessions}
         try:
@@ -273,13 +273,13 @@ def _nodes() -> list[dict[str, float]]:
 
 
 @contextmanager
-def cluster_ready(address: str, module: Path | None = None) -> Iterator[None]:
+def cluster_ready(address: str, modules: Sequence[Path] = ()) -> Iterator[None]:
     """Connect to the cluster at an address, unless the caller has connected to a Ray already. This
-    package and `module` are sent to the nodes. The cluster is left running."""
+    package and `modules` are sent to the nodes. The cluster is left running."""
     if ray.is_initialized():
         yield
         return
-    code = [str(path) for path in (PACKAGE_ROOT / "slm_lab", module) if path is not None]
+    code = [str(path) for path in (PACKAGE_ROOT / "slm_lab", *modules)]
     try:
         # Ray itself tries for minutes to reach an address where nothing listens.
         if match := re.fullmatch(r"(?:ray://)?([^:/]+):(\d+)", address):
