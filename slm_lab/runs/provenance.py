@@ -73,6 +73,8 @@ class RunRecord:
     seconds: float | None = None
     cpu_seconds: float | None = None
     end: str = "died"
+    extended_from: int | None = None  # frames, where this one gave the run more
+    stop_reasons: dict[str, str] = field(default_factory=dict)  # of callbacks, by session
 
 
 @contextmanager

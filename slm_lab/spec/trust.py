@@ -16,6 +16,7 @@ import importlib
 import json
 import os
 import pkgutil
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 TRUST_VARIABLE = "SLM_LAB_TRUST"
 MAX_BYTES = 1_000_000
+COMMAND = "(command)"  # in place of the file, for a command that was run here
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +186,31 @@ def named_modules(spec: Spec) -> dict[str, str]:
                 name = option.get("name") if isinstance(option, Mapping) else option
                 module = module_of(name) if isinstance(name, str) else ""
                 named.setdefault(module, f"search.{key}")
+    for place, callback in enumerate(spec.meta.callbacks):
+        named.setdefault(module_of(callback.name), f"meta.callbacks.{place}.name")
     named.pop("", None)
     return named
+
+
+def named_commands(spec: Spec) -> dict[str, str]:
+    """Map what the callbacks of a spec start or call, such as `command make`, to its key."""
+    starts = {c.starts: f"meta.callbacks.{n}" for n, c in enumerate(spec.meta.callbacks)}
+    starts.pop("", None)
+    return starts
+
+
+def check_command(text: str, key: str, origin: SpecOrigin | None) -> None:
+    """Refuse a command or webhook of a run folder's spec that the user has not run himself.
+
+    `text` begins with the kind and a space, which no module's name has.
+    """
+    if origin is None or text in origin.trusted:
+        return
+    message = (
+        f"the spec of a run folder asks for the {text!r}, which never runs unless you have "
+        f"trained with exactly that here, or trust it: --trust {shlex.quote(text)}"
+    )
+    raise _refusal(key, message, origin)
 
 
 def admit_modules(spec: Spec) -> None:
@@ -194,11 +219,16 @@ def admit_modules(spec: Spec) -> None:
     The modules of a spec of the user's own are remembered, so that he can replay what he trains.
     """
     modules = named_modules(spec)
+    commands = named_commands(spec)
     for module, key in modules.items():
         check_named_module(module, key, spec.origin)
+    for text, key in commands.items():
+        check_command(text, key, spec.origin)
     if spec.origin is None:
         for module in modules:
             _remember(module)
+        for text in commands:
+            _remember(text)
 
 
 def origin_of(spec: Spec, file: Path, trust: Collection[str]) -> SpecOrigin:
@@ -213,12 +243,15 @@ def origin_of(spec: Spec, file: Path, trust: Collection[str]) -> SpecOrigin:
     for module in named_modules(spec):
         if (module, _file_of(module)) in remembered:
             granted.add(module)
+    granted |= {text for text in named_commands(spec) if (text, COMMAND) in remembered}
     return SpecOrigin(file, frozenset(granted - {""}))
 
 
 def trusted_modules(spec: Spec) -> frozenset[str]:
-    """Modules that a spec may import: all that it names, if it is the user's own."""
-    return frozenset(named_modules(spec)) if spec.origin is None else spec.origin.trusted
+    """Modules that a spec may import, and commands: all that it names, if it is the user's own."""
+    if spec.origin is not None:
+        return spec.origin.trusted
+    return frozenset(named_modules(spec)) | frozenset(named_commands(spec))
 
 
 def state_folder() -> Path:
@@ -232,7 +265,7 @@ def trust_file() -> Path:
 
 
 def _remember(module: str) -> None:
-    file = _file_of(module)
+    file = COMMAND if " " in module else _file_of(module)
     if not file or (module, file) in set(_remembered()):
         return
     line = json.dumps({"module": module, "file": file}) + "\n"
