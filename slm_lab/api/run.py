@@ -21,6 +21,7 @@ from slm_lab.error import LabError
 from slm_lab.hub.sync import run_synced, upload_remote
 from slm_lab.runs.extend import Extension, extend
 from slm_lab.runs.find import find_run
+from slm_lab.runs.init_from import describe_source, with_source
 from slm_lab.runs.layout import TIMESTAMP, RunLayout, new_timestamp
 from slm_lab.runs.lock import locked
 from slm_lab.runs.provenance import recorded_run, save_spec
@@ -126,7 +127,7 @@ def run(
     else:
         if options.profile:
             options = replace(options, mode="dev")
-        spec = _with_seed_and_mode(spec, options)
+        spec = with_source(_with_seed_and_mode(spec, options), Path(options.data_dir))
         timestamp = options.timestamp or new_timestamp()
         layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)
     with locked(layout.run_lock(), f"run folder {layout.predir}", folder=layout.predir):
@@ -149,6 +150,8 @@ def search(spec: Spec, options: RunOptions | None = None, *, resume: str = "") -
     """
     options = replace(options or RunOptions(), mode="search")
     _check_command(spec, options)
+    if not resume:
+        spec = with_source(spec, Path(options.data_dir))
     try:
         return run_search(spec, options, resume, train=run)
     except SearchStopped as stopped:
@@ -184,6 +187,9 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
         problems.append(Problem("--timestamp", found))
     if complaint := name_complaint(spec.name):
         problems.append(Problem("SPEC_NAME", complaint))
+    if spec.meta.init_from and options.ray_address is not None and options.mode != "search":
+        fix = "the nodes of a cluster do not have that folder. Train without --ray-address."
+        problems.append(Problem("meta.init_from", fix))
     if problems:
         raise SpecError(problems, "the command")
     admit_modules(spec)
@@ -241,6 +247,7 @@ def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
     try:
         record, folder = layout.trial_provenance(0), layout.predir
         with recorded_run(record, options.mode, available_cores(), folder=folder) as this:
+            this.init_from = describe_source(spec)
             if spec.meta.extended:
                 this.extended_from = spec.meta.extended[-1].max_frame
             with live_graphs(layout, trial=0):

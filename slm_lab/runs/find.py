@@ -206,6 +206,19 @@ def find_folder(word: str, data_dir: Path) -> Path:
     )
 
 
+def find_folder_of(where: str, data_dir: Path) -> Path:
+    """The run folder that is meant: a path of one or of a spec file in it, `latest`, or the name
+    of a spec for its newest run. Nothing but names of files is read."""
+    path = Path(where)
+    if not path.exists() and (runs := [r for r in _runs_of(where, data_dir) if _is_trained(r)]):
+        return runs[0].predir
+    return _folder_and_trial(where, None, data_dir)[0]
+
+
+def _is_trained(layout: RunLayout) -> bool:
+    return bool(_saved_agents(layout))
+
+
 def _runs_of(spec_name: str, data_dir: Path) -> list[RunLayout]:
     """Folders of exactly that name, the newest first: `ppo_large` is no run of `ppo`."""
     folders = stamped_folders(data_dir).items()

@@ -73,6 +73,7 @@ class RunRecord:
     seconds: float | None = None
     cpu_seconds: float | None = None
     end: str = "died"
+    init_from: dict[str, Any] | None = None  # folder, and by session what was taken from it
     extended_from: int | None = None  # frames, where this one gave the run more
     stop_reasons: dict[str, str] = field(default_factory=dict)  # of callbacks, by session
 

@@ -27,7 +27,7 @@ FREE_KEYS = (
 )
 
 # Keys of later versions, which count where they are used: runs without them stay resumable.
-LATER_KEYS = ("meta.callbacks", "agent.memory.anneal_frames")
+LATER_KEYS = ("meta.callbacks", "meta.init_from", "agent.memory.anneal_frames")
 
 
 def check_same_experiment(spec: Spec, layout: RunLayout, trial: int | None) -> Spec:
@@ -48,6 +48,10 @@ def check_same_experiment(spec: Spec, layout: RunLayout, trial: int | None) -> S
         spec = spec.with_values({"env.max_frame": saved.env.max_frame})
     if spec.meta.random_seed is None:
         spec = spec.with_values({"meta.random_seed": saved.meta.random_seed})
+    if spec.meta.init_from is not None and saved.meta.init_from is not None:
+        # The run has the folder that `latest` or a name meant when it began.
+        begun_from = saved.to_dict()["meta"]["init_from"]
+        spec = spec.with_values({"meta.init_from": begun_from})
     problems = spec_differences(spec, saved)
     if problems and saved.meta.extended and spec.env.max_frame == saved.env.max_frame:
         first = before_extensions(saved)  # which the user's file may still describe

@@ -7,7 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, SerializeAsAny, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    WithJsonSchema,
+    model_validator,
+)
 
 from slm_lab.spec.agent import AgentSpec, build_agent, with_defaults
 from slm_lab.spec.algorithm.base import check_multiple, training_start_step
@@ -57,6 +64,7 @@ _TRIAL = re.compile(r".*_t\d+")
 _ON_OFF = BeforeValidator(lambda x: {True: "on", False: "off"}[x] if isinstance(x, bool) else x)
 _NUMBERED = BeforeValidator(lambda x: int(x) if isinstance(x, bool) else x)
 
+_NULL = {"type": "null"}
 _NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
@@ -66,6 +74,23 @@ class Earlier(Block):
     max_frame: Count = Field(description="Frames.")
     spec_sha256: str = Field(description="Fingerprint of the spec, which checkpoints bear.")
     values: FreeMapping = Key({}, "Other keys that the extension changed, as they were.")
+
+
+class InitFrom(Block):
+    """The run whose agents a new run begins with."""
+
+    folder: str = Field(
+        min_length=1, description="Run folder, `latest`, or a spec's name for its newest run."
+    )
+    session: Literal["own", "best"] = Key(
+        "own", "own: each session takes that of its number, if there is one; best: all the best."
+    )
+    agent: Literal["best", "last"] = Key("best", "The agent at its best, or as training left it.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _folder_alone(cls, data: Any) -> Any:
+        return {"folder": data} if isinstance(data, str) else data
 
 
 class MetaSpec(Block):
@@ -117,6 +142,12 @@ class MetaSpec(Block):
         tuple[SerializeAsAny[CallbackSpec], ...],
         WithJsonSchema({"type": "array", "items": {"anyOf": [{"type": "string"}, _NAMED]}}),
     ] = Key((), "What is called while a session trains: see callbacks.")
+    init_from: Annotated[
+        InitFrom | None,
+        WithJsonSchema(
+            {"anyOf": [{"type": "string"}, {"type": "object", "required": ["folder"]}, _NULL]}
+        ),
+    ] = Key(None, "Run whose weights and statistics a new run begins with.")
     extended: tuple[Earlier, ...] = Key(
         (), "Budgets that the run had before; written by `train@FOLDER -s env.max_frame=...`."
     )

@@ -24,6 +24,7 @@ from slm_lab.training.checkpoint import check_fits, tree_bytes
 from slm_lab.training.console import Progress, format_checkpoint, format_profile
 from slm_lab.training.distributed import SharedAlgorithm
 from slm_lab.training.executors.local import SharedNets
+from slm_lab.training.init_from import begin_with
 from slm_lab.training.loop import Loop, evaluate
 from slm_lab.training.options import RunOptions
 from slm_lab.training.recorder import Recorder, WandbSink
@@ -62,6 +63,8 @@ class Session:
         self._eval_env = make_env(spec.env, seed=seeds.eval_env) if has_eval else None
         device = trial * spec.meta.max_session + session + options.cuda_offset
         self._agent = make_agent(spec, self._env.spaces, seed=seeds.agent, device_index=device)
+        if spec.meta.init_from is not None and not self._has_checkpoint():
+            begin_with(self._agent, spec.meta.init_from, session)
         if shared is not None:
             algorithm = SharedAlgorithm(self._agent.algorithm, shared, join=not options.resume)
             self._agent.algorithm = algorithm
@@ -232,6 +235,11 @@ class Session:
         if self._loop.has_begun and not np.array_equal(now, obs, equal_nan=True):
             logger.info("the env began new episodes: nothing joins them to the steps before")
             self._agent.truncate_episodes(obs)
+
+    def _has_checkpoint(self) -> bool:
+        """Whether a resume finds the session's own agent."""
+        folder = self._layout.checkpoint_dir(self._trial, self._session)
+        return self._options.resume and any(folder.glob("last*"))
 
     def _resume(self, max_bytes: int) -> None:
         if not self.saver.restore(self.load_state_dict, max_bytes):

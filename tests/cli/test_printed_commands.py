@@ -132,7 +132,11 @@ def load_named_spec(name: str, given: dict[str, Any]) -> bool:
     [*(page.read_text() for page in PAGES), PUBLISHED],
     ids=[*(str(page.relative_to(ROOT)) for page in PAGES), "the original's documents"],
 )
-def test_every_printed_command_parses_and_its_spec_loads(text, parsed):
+def test_every_printed_command_parses_and_its_spec_loads(text, parsed, tmp_path, monkeypatch):
+    # A how-to page shows the spec file of its commands: a block that begins with its name.
+    monkeypatch.chdir(tmp_path)
+    for name, content in re.findall(r"^# (\w+\.yaml)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        (tmp_path / name).write_text(content)
     for printed in printed_commands(text):
         words = as_typed(printed)
         _, rest = command_named(words)

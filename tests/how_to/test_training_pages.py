@@ -21,7 +21,7 @@ FILE = re.compile(r"# ([\w.]+\.(py|yaml))\n")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["callbacks.md", "more-frames.md"])
+@pytest.mark.parametrize("page", ["callbacks.md", "more-frames.md", "fine-tuning.md"])
 def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
