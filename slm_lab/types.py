@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-Backend = Literal["auto", "gymnasium", "envpool", "ale", "playground"]
+Backend = Literal["auto", "gymnasium", "subprocess", "envpool", "ale", "playground"]
 ActionType = Literal["discrete", "multi_discrete", "multi_binary", "continuous", "multi_continuous"]
 
 Rows: TypeAlias = "np.ndarray | torch.Tensor"
@@ -85,8 +85,8 @@ class Transition:
     obs: Rows  # [B, *obs_shape]
     next_obs: Rows  # [B, *obs_shape]
     reward: np.ndarray  # [B] float32, raw
-    terminated: np.ndarray  # [B] bool, cuts the bootstrap
-    truncated: np.ndarray  # [B] bool, cuts the trace only
+    terminated: np.ndarray  # [B] bool, cuts bootstrap and trace
+    truncated: np.ndarray  # [B] bool, cuts the trace; the bootstrap stays
     episode_end: np.ndarray  # [B] bool, the env was reset: what was running is scored
 
 

@@ -6,6 +6,7 @@ import builtins
 import io
 import os
 import signal
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,11 @@ def killed_at(at: int) -> Iterator[Callable[[], int]]:
     yield before_each_change(kill)
 
 
+def _is_no_file(file: Any) -> bool:
+    """Whether it is the descriptor of a pipe, to a process that is being started for example."""
+    return isinstance(file, int) and not stat.S_ISREG(os.fstat(file).st_mode)
+
+
 def before_each_change(act: Callable[[int], None]) -> Callable[[], int]:
     """Call `act` with the number of the step before each change; returns the number so far.
 
@@ -51,7 +57,7 @@ def before_each_change(act: Callable[[int], None]) -> Callable[[], int]:
 
     def around_writing(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-            if not set(mode) & set("wax+"):
+            if not set(mode) & set("wax+") or _is_no_file(file):
                 return original(file, mode, *arguments, **options)
             step()
             opened = original(file, mode, *arguments, **options)

@@ -210,7 +210,7 @@ def test_an_algorithm_trains_with_each_memory_and_net_it_may_have(case: Case):
     ],
     ids=lambda spec: str(spec["name"]),
 )
-def test_a_scheduler_of_torch_takes_its_own_arguments(scheduler: dict[str, Any]):
+def test_a_learning_rate_scheduler_takes_its_own_arguments(scheduler: dict[str, Any]):
     tree = {
         "agent": {
             "algorithm": PPO,

@@ -77,7 +77,7 @@ def check_env(spec: EnvSpec | str, *, frames: int = 10_000, seed: int = 0) -> En
     env = make_env(spec, seed=seed)
     seconds, problems, notes = random_rollout(env, frames)
     played = max(1, frames // env.num_envs) * env.num_envs
-    if env.backend == "gymnasium":
+    if env.backend in ("gymnasium", "subprocess"):
         found, noted = check_single_env(spec)
         problems += found
         notes += noted

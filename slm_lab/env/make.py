@@ -10,19 +10,17 @@ from __future__ import annotations
 import importlib.util
 from typing import Literal
 
-import torch
-
 from slm_lab.env.ale_backend import make_atari
 from slm_lab.env.envpool_backend import make_envpool, make_playground_pool
 from slm_lab.env.error import EnvError
 from slm_lab.env.playground import PREFIX
-from slm_lab.env.playground_jax import PlaygroundVectorEnv
 from slm_lab.env.registry import make_gymnasium_envs
+from slm_lab.env.subprocess import SubprocessVectorEnv
 from slm_lab.env.vector import GymnasiumVectorEnv, VectorEnv
 from slm_lab.env.wrapper import FrameStack
 from slm_lab.spec.env import EnvSpec
 
-ChosenBackend = Literal["gymnasium", "envpool", "ale", "playground"]
+ChosenBackend = Literal["gymnasium", "subprocess", "envpool", "ale", "playground"]
 
 # Frames/s of 16 envs under random actions, no agent: (gymnasium, envpool on 2 threads). Best of 3
 # rounds of half a second on 2 busy cores, so read the ratio, not the number.
@@ -40,20 +38,27 @@ FASTER_ON_ENVPOOL = {
 }
 
 
-def make_env(spec: EnvSpec, *, seed: int, render: bool = False) -> VectorEnv:
+def make_env(
+    spec: EnvSpec, *, seed: int, render: bool = False, cores: int | None = None
+) -> VectorEnv:
     """Make the batch; all random streams (one per env, one for random actions) come from `seed`.
 
-    With `render`, `VectorEnv.render()` gives pictures; Gymnasium replaces envpool, which has none.
+    With `render`, `VectorEnv.render()` gives pictures; Gymnasium in this process replaces envpool,
+    which has none, and worker processes. `cores` may be kept busy; by default all of the machine.
     """
     backend = choose_backend(spec, render=render)
     env: VectorEnv
     if backend == "ale":
         return make_atari(spec, seed=seed, render=render)  # which stacks frames itself
     if backend == "playground":
+        from slm_lab.env.playground_jax import PlaygroundVectorEnv  # torch: slow to import
+
         env = PlaygroundVectorEnv(spec, seed=seed)
     elif backend == "envpool":
         make = make_playground_pool if spec.name.startswith(PREFIX) else make_envpool
         env = make(spec, seed=seed)
+    elif backend == "subprocess":
+        env = SubprocessVectorEnv(spec, seed=seed, cores=cores)
     else:
         envs = make_gymnasium_envs(spec, render=render)
         env = GymnasiumVectorEnv(envs, seed=seed, threads=spec.num_threads or 1)
@@ -89,12 +94,12 @@ def _choose(spec: EnvSpec, *, render: bool) -> ChosenBackend:
         return "ale"
     if render or spec.backend == "gymnasium":
         return "gymnasium"
-    if spec.backend == "envpool":
-        return "envpool"
+    if spec.backend in ("envpool", "subprocess"):
+        return spec.backend
     if spec.backend != "auto":
         raise EnvError(
             f"env.backend: `{spec.backend}` plays `playground/...` only, found env.name "
-            f"`{spec.name}`. Expected auto, gymnasium, envpool or ale."
+            f"`{spec.name}`. Expected auto, gymnasium, subprocess, envpool or ale."
         )
     envpool_pays = (
         spec.name in FASTER_ON_ENVPOOL
@@ -127,5 +132,7 @@ def _choose_for_playground(spec: EnvSpec) -> Literal["envpool", "playground"]:
             "`pip install 'slm-lab[playground]'` for a CUDA device, "
             "or `pip install 'slm-lab[envpool]'` for CPUs."
         )
+    import torch  # here alone: the workers of `subprocess` import this module, and start sooner
+
     wants_cuda = torch.cuda.is_available() if spec.device is None else spec.device != "cpu"
     return "playground" if has_package and (wants_cuda or not has_envpool) else "envpool"

@@ -100,7 +100,12 @@ class VectorEnv:
     obs: Rows  # to act on: the last of `reset`, `step` or `load_state_dict`
 
     def __init__(
-        self, num_envs: int, obs: ObsCodec, action: ActionCodec, seed: int, **traits: Any
+        self,
+        num_envs: int,
+        obs: ObsCodec,
+        action: ActionCodec,
+        seed: int | Sequence[int],
+        **traits: Any,
     ) -> None:
         """`traits` are those fields of `Spaces` that the codecs do not tell."""
         self.num_envs = num_envs
@@ -150,8 +155,15 @@ class VectorEnv:
         return np.zeros((self.num_envs, *self.spaces.obs_shape), self.spaces.obs_dtype)
 
 
-def spawn_streams(seed: int, num_envs: int) -> tuple[list[int], np.random.Generator]:
-    """Independent random streams of one seed: an int per env and a generator for random actions."""
+def spawn_streams(
+    seed: int | Sequence[int], num_envs: int
+) -> tuple[list[int], np.random.Generator]:
+    """Independent random streams of one seed: an int per env and a generator for random actions.
+
+    A sequence gives the ints of the envs themselves: they are part of a batch seeded elsewhere.
+    """
+    if isinstance(seed, Sequence):
+        return list(seed), np.random.default_rng(seed)
     *per_env, actions = np.random.SeedSequence(seed).spawn(num_envs + 1)
     # 31 bits, because envpool keeps seeds in a signed int.
     env_seeds = [int(stream.generate_state(1)[0] >> 1) for stream in per_env]
@@ -164,6 +176,18 @@ def check_batch(action: Rows, num_envs: int) -> None:
             f"action: found {len(action)} rows for env.num_envs = {num_envs}. "
             "Expected one row per env."
         )
+
+
+def check_saved_batch(state: Mapping[str, Any], num_envs: int) -> None:
+    if len(state["obs"]) != num_envs:
+        raise EnvError(
+            f"env.num_envs: found {num_envs}, but the saved state holds "
+            f"{len(state['obs'])} envs. Resume with the num_envs the run was started with."
+        )
+
+
+def is_same_obs(obs: np.ndarray, saved: np.ndarray) -> bool:
+    return np.array_equal(obs, saved, equal_nan=obs.dtype != np.uint8)
 
 
 class GymnasiumVectorEnv(VectorEnv):
@@ -185,7 +209,9 @@ class GymnasiumVectorEnv(VectorEnv):
     backend = "gymnasium"
     obs: np.ndarray
 
-    def __init__(self, envs: Sequence[gym.Env[Any, Any]], *, seed: int, threads: int = 1) -> None:
+    def __init__(
+        self, envs: Sequence[gym.Env[Any, Any]], *, seed: int | Sequence[int], threads: int = 1
+    ) -> None:
         self._envs = list(envs)
         codecs = obs_codec(envs[0].observation_space), action_codec(envs[0].action_space)
         super().__init__(len(envs), *codecs, seed)
@@ -220,7 +246,10 @@ class GymnasiumVectorEnv(VectorEnv):
     def step(self, action: Rows) -> Transition:
         check_batch(action, self.num_envs)
         rows = action if isinstance(action, np.ndarray) else on_host(action)
-        actions: Any = self._action_codec.decode(rows)
+        return self.step_decoded(self._action_codec.decode(rows))
+
+    def step_decoded(self, actions: Any) -> Transition:
+        """Step with actions in the envs' own units, an array that belongs to this env from now."""
         if self._action_codec.type == "discrete":
             actions = actions.tolist()  # envs compare and index faster with plain ints
         self._log.append(actions)
@@ -282,27 +311,27 @@ class GymnasiumVectorEnv(VectorEnv):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the saved episodes; warn and begin new ones where a replay is not exact."""
-        if len(state["obs"]) != self.num_envs:
-            raise EnvError(
-                f"env.num_envs: found {self.num_envs}, but the saved state holds "
-                f"{len(state['obs'])} envs. Resume with the num_envs the run was started with."
-            )
+        check_saved_batch(state, self.num_envs)
         super().load_state_dict(state)
         if not state["started"]:
             return
+        self.replay(state["running"])
+        self.episodes.load_state_dict(state["episodes"])
+        if not is_same_obs(self.obs, state["obs"]):
+            logger.warning(NOT_RESTORED)
+            self.begin_anew()
+
+    def replay(self, running: Sequence[Mapping[str, Any]]) -> None:
+        """Play the saved episodes to where they were, one per env; none if there are none."""
         if not self._started:
             self.reset()  # seeds whatever the env keeps beside its np_random
-            self.episodes.load_state_dict(state["episodes"])
-        for slot, episode in enumerate(state["running"]):
+        for slot, episode in enumerate(running):
             self._replay_episode(slot, episode)
-        if not np.array_equal(self.obs, state["obs"], equal_nan=self.obs.dtype != np.uint8):
-            self._replays_exactly = False
-            logger.warning(
-                "env.name: the running episodes could not be restored: the env is not "
-                "deterministic given its np_random, or an episode was longer than "
-                f"{EpisodeLog.LIMIT} steps. The run goes on with new episodes, not bit for bit."
-            )
-            self.reset()
+
+    def begin_anew(self) -> None:
+        """Begin new episodes after a replay that was not exact; no later save is exact either."""
+        self._replays_exactly = False
+        self.reset()
 
     def _swap_obs_buffers(self) -> None:
         self.obs, self._spare_obs = self._spare_obs, self.obs
@@ -398,3 +427,10 @@ class EpisodeLog:
         oldest = min(self._began_at)
         del self._actions[:oldest]
         self._began_at = [step - oldest for step in self._began_at]
+
+
+NOT_RESTORED = (
+    "env.name: the running episodes could not be restored: the env is not "
+    "deterministic given its np_random, or an episode was longer than "
+    f"{EpisodeLog.LIMIT} steps. The run goes on with new episodes, not bit for bit."
+)

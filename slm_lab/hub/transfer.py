@@ -33,9 +33,8 @@ from slm_lab.hub.snapshot import take_snapshot
 from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry
 from slm_lab.runs.files import check_no_links, make_folder, write_atomic
 from slm_lab.runs.lock import locked
-from slm_lab.spec.run_folder import RunFolderError, spec_files
+from slm_lab.spec.run_folder import HUB_FOLDER, RunFolderError, spec_files
 
-SCRATCH = ".hub"
 THREADS = 4
 SHOWN = 3  # names in a message
 
@@ -82,7 +81,7 @@ def push(
     run_dir = run_dir.resolve()
     name = run_dir.name
     check_folder(name)
-    scratch = run_dir.parent / SCRATCH / "push" / name
+    scratch = run_dir.parent / HUB_FOLDER / "push" / name
     remote.check_upload()
     with _explained(name), _turn(run_dir.parent, name):
         there = remote.files(name)
@@ -128,7 +127,7 @@ def pull(
     """
     check_folder(folder)
     target = data_dir / folder
-    scratch = data_dir / SCRATCH / "pull" / folder
+    scratch = data_dir / HUB_FOLDER / "pull" / folder
     arrived, unfinished = scratch / "files", scratch / "unfinished"
     with _explained(folder), _turn(data_dir, folder):
         _refuse_links(target)
@@ -295,7 +294,7 @@ def _put_in_place(arrived: Path, target: Path, names: list[str], removed: list[s
 
 def _turn(data_dir: Path, name: str) -> AbstractContextManager[None]:
     """Lock for one push or pull of a folder at a time; a link instead of `.hub` is refused."""
-    path = data_dir / SCRATCH / "lock" / name
+    path = data_dir / HUB_FOLDER / "lock" / name
     return locked(path, f"{name} (a push or pull)", folder=data_dir)
 
 

@@ -11,6 +11,8 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -23,11 +25,15 @@ FILE = "processes.json"
 MAX_BYTES = 1_000_000
 
 
+def children() -> list[psutil.Process]:
+    """The processes below this one; Ray's agents are children of its raylet."""
+    return list(psutil.Process().children(recursive=True))
+
+
 def remember_processes(search_dir: Path) -> None:
     """Write down this process, and the ones of the Ray it has just started."""
-    here = psutil.Process()
-    children = here.children(recursive=True)  # Ray's agents are children of its raylet
-    started = {"search": identity(here), "ray": [identity(child) for child in children]}
+    ray = [identity(child) for child in children()]
+    started = {"search": identity(psutil.Process()), "ray": ray}
     write_atomic(search_dir.parent, search_dir / FILE, json.dumps(started) + "\n")
 
 
@@ -47,8 +53,10 @@ def clear_remains(search_dir: Path) -> None:
             return
     except (ValueError, KeyError, TypeError, OverflowError):  # no such file, or not one of ours
         return
-    _end(processes)
-    for folder in Path(tempfile.gettempdir(), "ray").glob(f"session_*_{pid}"):
+    folders = list(Path(tempfile.gettempdir(), "ray").glob(f"session_*_{pid}"))
+    # Of a search that was killed while its Ray started, no process is known but by its log.
+    end_processes([*processes, *_with_files_in(folders)])
+    for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     forget_processes(search_dir)
 
@@ -66,7 +74,7 @@ def stop_searches(data_dir: Path) -> list[Path]:
         if search is not None and search.pid != os.getpid():
             search.send_signal(signal.SIGINT)
             psutil.wait_procs([search], timeout=STOP_SECONDS)
-        _end(processes)
+        end_processes(processes)
         file.unlink(missing_ok=True)
         if search is not None or processes:
             stopped.append(file.parents[1])
@@ -89,10 +97,22 @@ def _find(known: dict[str, float]) -> psutil.Process | None:
     return process if is_same and process.is_running() else None
 
 
-def _end(processes: list[psutil.Process]) -> None:
+def _with_files_in(folders: Sequence[Path]) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter() if folders else ():
+        with suppress(psutil.Error):
+            opened = [Path(file.path) for file in process.open_files()]
+            if any(path.is_relative_to(folder) for path in opened for folder in folders):
+                found.append(process)
+    return found
+
+
+def end_processes(processes: Sequence[psutil.Process]) -> None:
+    """End those that still run, if need be by SIGKILL."""
     for process in processes:
-        if process.is_running():
+        with suppress(psutil.NoSuchProcess):
             process.terminate()
     _, stubborn = psutil.wait_procs(processes, timeout=10)
     for process in stubborn:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()

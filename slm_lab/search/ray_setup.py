@@ -5,13 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
+from slm_lab.error import LabError
 from slm_lab.runs.provenance import PACKAGE_ROOT
 from slm_lab.search.plan import SearchPlan
-from slm_lab.search.processes import clear_remains, forget_processes, remember_processes
+from slm_lab.search.processes import (
+    children,
+    clear_remains,
+    end_processes,
+    forget_processes,
+    remember_processes,
+)
 from slm_lab.spec import Problem, SpecError
 from slm_lab.training.executors.local import available_cores, signals_kept
 from slm_lab.training.executors.ray_cluster import QUIET, cluster_ready
@@ -35,6 +44,12 @@ from ray.tune.schedulers import FIFOScheduler as FIFOScheduler
 from ray.tune.search import Searcher as Searcher
 
 
+class RayNotStarted(LabError):
+    """The local Ray of a search could not be started."""
+
+    exit_code = 1
+
+
 @contextmanager
 def ray_ready(
     address: str | None, search_dir: Path, modules: Sequence[Path] = ()
@@ -50,14 +65,38 @@ def ray_ready(
         yield
         return
     clear_remains(search_dir)
-    with _code_on_path(), signals_kept():  # every process that Ray starts inherits the path
-        ray.init(address="local", num_cpus=available_cores(), include_dashboard=False, **QUIET)
+    not_of_ray = children()
+    remember_processes(search_dir)  # this one, in case it is killed while Ray starts
+    try:
+        with _code_on_path(), signals_kept():  # every process that Ray starts inherits the path
+            ray.init(address="local", num_cpus=available_cores(), include_dashboard=False, **QUIET)
+    except BaseException as error:
+        _shut_down([process for process in children() if process not in not_of_ray])
+        forget_processes(search_dir)
+        if not isinstance(error, Exception):
+            raise
+        # A plain Exception, if one of its processes dies meanwhile.
+        raise RayNotStarted(
+            f"Ray did not start on this machine ({error!s:.300}). Once there is memory, and with a "
+            "TMPDIR whose path is short, go on with search@latest."
+        ) from error
+    of_ray = [process for process in children() if process not in not_of_ray]
     remember_processes(search_dir)
     try:
         yield
     finally:
-        ray.shutdown()
+        _shut_down(of_ray)
         forget_processes(search_dir)
+
+
+def _shut_down(of_ray: Collection[psutil.Process]) -> None:
+    """Stop the local Ray, and its agents, which take their time to notice that it is gone."""
+    started = [*of_ray]
+    for process in of_ray:
+        with suppress(psutil.NoSuchProcess):
+            started += process.children(recursive=True)
+    ray.shutdown()
+    end_processes(started)
 
 
 def check_local_fit(plan: SearchPlan, address: str | None) -> None:

@@ -200,7 +200,9 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]  # ray publishes no typ
                 "disk that the run folder is on; start the search in such a folder."
             )
         setup_logging(layout.log_path(trial), "INFO", stderr_level="ERROR", folder=layout.predir)
-        options = replace(job.options, resume=True)  # from where a killed search left it, if it did
+        cores = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
+        # from where a killed search left it, if it did
+        options = replace(job.options, resume=True, cores=cores)
         job = replace(job, spec=job.spec.with_values(config["values"]), options=options)
         set_threads(job.spec, options)
         return TrialRounds(job, layout, trial, StopFile(Path(job.stop_file)), config["seconds"])

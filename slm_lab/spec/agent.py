@@ -149,7 +149,7 @@ def _filled(
     nulls = {key: None for key in (block or {}) if key not in given and key not in default}
     if kind not in given:
         return {**_joined(default, given), **nulls}
-    own = {key: default[key] for key in needed if key in default}
+    own = {key: value for key, value in default.items() if key in needed}
     names = (given[kind], default.get(kind))
     memories = [find_record_or_none(MEMORIES, name, origin) for name in names]
     both_replay = all(memory is not None and memory.kind == "replay" for memory in memories)

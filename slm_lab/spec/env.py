@@ -116,7 +116,9 @@ class EnvSpec(Block):
     privileged: Flag = Key(
         False, "Let a critic net of its own read `privileged_state`, if the env has one."
     )
-    backend: Backend = Key("auto", "Engine that runs the env.")
+    backend: Backend = Key(
+        "auto", "Engine that runs the env; `subprocess` is Gymnasium in worker processes."
+    )
     frame_stack: Annotated[SmallCount, Field(le=64)] = Key(
         1, "Last observations seen together; frame_op_len is an old name."
     )
@@ -124,7 +126,7 @@ class EnvSpec(Block):
         "stack", "Stack on a new first axis, or concatenate on the first."
     )
     num_threads: SmallCount | None = Key(
-        None, "Threads that step the envs; more than one pays where steps are slow."
+        None, "Threads (subprocess: workers) that step the envs; pays where steps are slow."
     )
     wrappers: tuple[Wrapper, ...] = Key(
         (), "Gymnasium wrappers around each env, the innermost first: module:Class or {name, ...}."

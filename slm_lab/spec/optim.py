@@ -63,15 +63,17 @@ OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {
 }
 """Optimiser name -> the kwargs it takes with torch's defaults (test_net.py compares the two)."""
 
-_LINEAR: Mapping[str, Mapping[str, Any]] = {
+OWN_SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
     "LinearToZero": {"frame": None},
     "LinearToMin": {"frame": None, "min_factor": 0.1},
 }
+"""Our own learning-rate schedulers, and the arguments they take with their defaults."""
+
 _SCHEDULERS = """
 ConstantLR CosineAnnealingLR CosineAnnealingWarmRestarts CyclicLR ExponentialLR LinearLR MultiStepLR
 OneCycleLR PolynomialLR StepLR
 """
-SCHEDULERS = frozenset([*_LINEAR, *_SCHEDULERS.split()])
+SCHEDULERS = frozenset([*OWN_SCHEDULERS, *_SCHEDULERS.split()])
 _REFUSED_SCHEDULERS = {
     "ReduceLROnPlateau": "steps on a validation metric, which reinforcement learning has not",
     "LambdaLR": "needs a Python function, which a spec cannot hold",
@@ -154,12 +156,12 @@ class SchedulerSpec(_TorchClass):
         if isinstance(name, str) and name in _REFUSED_SCHEDULERS:
             raise invalid(f"{name} {_REFUSED_SCHEDULERS[name]}. Use LinearToZero.", key="name")
         cls._check_name(name, SCHEDULERS)
-        if name not in _LINEAR:
+        if name not in OWN_SCHEDULERS:
             return name, kwargs
         for key in kwargs:
-            _check_key(name, key, _LINEAR[name])
-        kwargs = {**_LINEAR[name], **kwargs}
-        frame, factor = kwargs["frame"], kwargs.get("min_factor", 0.1)
+            _check_key(name, key, OWN_SCHEDULERS[name])
+        kwargs = {**OWN_SCHEDULERS[name], **kwargs}
+        frame, factor = kwargs["frame"], kwargs.get("min_factor", 0.0)
         end = f"the frame at which {name} ends, usually env.max_frame"
         expect(is_number(frame) and frame > 0, frame, end, "frame")
         is_share = is_number(factor) and 0 <= factor <= 1

@@ -17,7 +17,7 @@ from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.block import shown
 from slm_lab.spec.memory import MEMORIES
 from slm_lab.spec.net import ACTIVATIONS, HEAD_STD_KEYS, INIT_FNS, NETS
-from slm_lab.spec.optim import LOSSES, OPTIMIZERS, SCHEDULERS
+from slm_lab.spec.optim import LOSSES, OPTIMIZERS, OWN_SCHEDULERS, SCHEDULERS
 from slm_lab.spec.record import Registry
 from slm_lab.spec.schema import Spec
 from slm_lab.spec.search import DISTRIBUTIONS
@@ -318,9 +318,11 @@ def _nets(blocks: dict[str, Schema]) -> Iterator[str]:
     for name, arguments in OPTIMIZERS.items():
         yield f"- `{name}`: " + ", ".join(f"`{k}` {_value(v)}" for k, v in arguments.items())
     yield f"\n`lr_scheduler_spec.name`: {_words(sorted(SCHEDULERS))}."
-    yield "`LinearToZero` takes `frame`, `LinearToMin` also `min_factor`: both fall in a straight"
-    yield "line over that many frames, from the first update on. The others take the arguments of"
-    yield "their class in torch.optim.lr_scheduler, and step once per update.\n"
+    taken = (f"`{name}` takes {_words(keys)}" for name, keys in OWN_SCHEDULERS.items())
+    yield f"{'; '.join(taken)}."
+    yield "They fall in a straight line over that many frames, from the first update on."
+    yield "The others take the arguments of their class in torch.optim.lr_scheduler, and step once"
+    yield "per update.\n"
 
 
 def _section(block: Schema, only: list[str] | None = None) -> Iterator[str]:

@@ -387,3 +387,20 @@ def check_fits(saved: Any, live: Any, path: str = "") -> None:
     ):
         found = f"{tuple(saved.shape)}" if isinstance(saved, Tensor) else type(saved).__name__
         raise ValueError(f"{path}: found {found}, expected {tuple(live.shape)} of {live.dtype}")
+
+
+def check_actions(saved: Any, sizes: Sequence[int]) -> None:
+    """Raise ValueError if a stored discrete action is none of the env's.
+
+    `sizes` are the numbers of actions. Another one would be an index beyond the output of a net.
+    """
+    columns = saved.columns if isinstance(saved, Ring) else saved
+    if not isinstance(columns, Mapping):
+        return
+    for key, value in columns.items():
+        if key == "action" and isinstance(value, Tensor) and not value.is_floating_point():
+            if bool(((value < 0) | (value >= torch.tensor(sizes, device=value.device))).any()):
+                found = f"found {int(value.min())} to {int(value.max())}"
+                raise ValueError(f"stored actions: {found}, expected less than {sizes}")
+        else:
+            check_actions(value, sizes)

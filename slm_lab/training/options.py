@@ -24,5 +24,6 @@ class RunOptions:
     upload_hf: bool = False  # share the run folder while it grows, and at the end
     # The Ray cluster to run on. None: processes of this machine; for a search, a Ray of its own.
     ray_address: str | None = None
+    cores: int | None = None  # that a session may keep busy; None: its share of this machine
     keep: int = 3  # trials of a search whose models are kept; -1: all
     validate: int = 0  # best trials of a search to be trained again with new seeds

@@ -10,7 +10,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ BASE_COLUMNS = (
     "opt_step",
     "lr",
 )
-ALGORITHM_COLUMNS = ("grad_norm", "explore_var", "entropy_coef", "clip_eps", "entropy", "alpha")
 MOVING_AVERAGE_WINDOW = 100  # checkpoints
 COUNTERS = ("frame", "t", "epi", "opt_step")  # exact: float32 counts only to 16.7 million
 
@@ -54,9 +53,8 @@ class Recorder:
     """Owns the metrics of a session so far, and the files that hold them.
 
     A row has the columns of `BASE_COLUMNS` except `total_reward_ma`, which is computed here. NaN,
-    or a missing column, means not known. Further columns follow: first `ALGORITHM_COLUMNS`, then
-    any others in the order given. TensorBoard and the `sinks` receive every row; a failure in one
-    never ends a run.
+    or a missing column, means not known. Further columns follow in the order given. TensorBoard
+    and the `sinks` receive every row; a failure in one never ends a run.
     """
 
     def __init__(self, layout: RunLayout, trial: int, session: int, *sinks: WandbSink) -> None:
@@ -153,7 +151,7 @@ class _Table:
         if replaces := row["frame"] == last_frame:
             self.rows.pop()
             self.bests.pop()
-        columns = _ordered([*self._columns, *(name for name in row if name not in self._columns)])
+        columns = (*self._columns, *(name for name in row if name not in self._columns))
         is_new_header = not self.rows or columns != self._columns
         self._columns = columns
         values = {name: _as_written(name, row.get(name, math.nan)) for name in columns}
@@ -213,12 +211,6 @@ class _Table:
 
     def _line(self, row: Row) -> str:
         return ",".join(_spell(name, row.get(name, math.nan)) for name in self._columns) + "\n"
-
-
-def _ordered(names: Sequence[str]) -> tuple[str, ...]:
-    known = [name for name in ALGORITHM_COLUMNS if name in names]
-    others = [name for name in names if name not in BASE_COLUMNS + ALGORITHM_COLUMNS]
-    return (*BASE_COLUMNS, *known, *others)
 
 
 def _spell(column: str, value: float) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from slm_lab.env.vector import VectorEnv
 from slm_lab.runs.files import write_or_warn
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec
-from slm_lab.training.checkpoint import check_fits, tree_bytes
+from slm_lab.training.checkpoint import check_actions, check_fits, tree_bytes
 from slm_lab.training.console import Progress, format_checkpoint, format_profile
 from slm_lab.training.distributed import SharedAlgorithm
 from slm_lab.training.executors.local import SharedNets
@@ -56,9 +57,9 @@ class Session:
         self._report, self._should_stop = report, should_stop
         assert spec.meta.random_seed is not None, "the trial gives every session its seed"
         seeds = session_seeds(spec.meta.random_seed, trial, session)
-        self._env: VectorEnv = make_env(spec.env, seed=seeds.env, render=options.render)
-        has_eval = spec.meta.rigorous_eval
-        self._eval_env = make_env(spec.env, seed=seeds.eval_env) if has_eval else None
+        make = partial(make_env, spec.env, cores=options.cores)
+        self._env: VectorEnv = make(seed=seeds.env, render=options.render)
+        self._eval_env = make(seed=seeds.eval_env) if spec.meta.rigorous_eval else None
         device = trial * spec.meta.max_session + session + options.cuda_offset
         self._agent = make_agent(spec, self._env.spaces, seed=seeds.agent, device_index=device)
         if shared is not None:
@@ -192,6 +193,8 @@ class Session:
         if self._loop.is_over:
             return
         self._agent.experience.load_state_dict(state["experience"])
+        # A ring is read only now, from its files.
+        check_actions(self._agent.experience.state_dict(), self._env.spaces.action_sizes)
         self._env.load_state_dict(state["env"])
         if self._eval_env is not None:
             self._eval_env.load_state_dict(state["eval_env"])
@@ -237,7 +240,7 @@ class Session:
 
     def _record(self, override: dict[str, float]) -> bool:
         row = self._row() | override
-        # Further metrics of the latest update go to TensorBoard alone.
+        # Further metrics of the latest update go to TensorBoard and W&B alone.
         details = {name: x for name, x in self._latest_metrics().items() if name not in row}
         is_best = self._recorder.record(row, details)
         last = self._recorder.last_row

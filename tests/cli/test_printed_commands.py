@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from slm_lab.cli.main import app
 from slm_lab.spec import find_spec_file, load_spec
+from tests.shown_files import write_shown_files
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -132,7 +133,8 @@ def load_named_spec(name: str, given: dict[str, Any]) -> bool:
     [*(page.read_text() for page in PAGES), PUBLISHED],
     ids=[*(str(page.relative_to(ROOT)) for page in PAGES), "the original's documents"],
 )
-def test_every_printed_command_parses_and_its_spec_loads(text, parsed):
+def test_every_printed_command_parses_and_its_spec_loads(text, parsed, tmp_path):
+    write_shown_files(text, tmp_path)
     for printed in printed_commands(text):
         words = as_typed(printed)
         _, rest = command_named(words)

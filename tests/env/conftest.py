@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from loguru import logger
 
 from slm_lab.env.envpool_backend import EnvpoolVectorEnv
 from slm_lab.env.vector import GymnasiumVectorEnv, VectorEnv
@@ -105,6 +106,14 @@ def make_scripted() -> type[Scripted]:
 @pytest.fixture
 def make_scripted_pool() -> type[ScriptedPool]:
     return ScriptedPool
+
+
+@pytest.fixture
+def warnings_logged() -> Iterator[list[str]]:
+    messages: list[str] = []
+    sink = logger.add(lambda message: messages.append(message.record["message"]), level="WARNING")
+    yield messages
+    logger.remove(sink)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import json
 import gymnasium as gym
 import numpy as np
 import pytest
-from loguru import logger
 
 from slm_lab.env import make_env
 from slm_lab.env.vector import EpisodeLog, GymnasiumVectorEnv
@@ -119,14 +118,6 @@ class Unrepeatable(gym.Env):
 
     def step(self, action):
         return self.rng.random(1), 1.0, False, False, {}
-
-
-@pytest.fixture
-def warnings_logged():
-    messages = []
-    sink = logger.add(lambda message: messages.append(message.record["message"]), level="WARNING")
-    yield messages
-    logger.remove(sink)
 
 
 def test_an_env_that_cannot_be_replayed_says_so_and_begins_anew(warnings_logged):

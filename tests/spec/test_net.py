@@ -17,7 +17,7 @@ from slm_lab.spec import (
     spec_from_dict,
 )
 from slm_lab.spec.net import ACTIVATIONS, INIT_FNS
-from slm_lab.spec.optim import LOSS_KWARGS, LOSSES, OPTIMIZERS, SCHEDULERS
+from slm_lab.spec.optim import LOSS_KWARGS, LOSSES, OPTIMIZERS, OWN_SCHEDULERS, SCHEDULERS
 
 
 def net_spec(tree: dict[str, Any], **keys: Any) -> Any:
@@ -36,7 +36,7 @@ def test_every_name_exists_in_torch():
         assert hasattr(torch.nn, name), name
     for name in INIT_FNS:
         assert hasattr(torch.nn.init, name), name
-    for name in SCHEDULERS - {"LinearToZero", "LinearToMin"}:
+    for name in SCHEDULERS - OWN_SCHEDULERS.keys():
         assert hasattr(torch.optim.lr_scheduler, name), name
 
 

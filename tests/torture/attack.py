@@ -28,8 +28,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
+    """`tried` is how often the case attacked: its kills, for example."""
+
     outcome: Outcome
     detail: str = ""
+    tried: int = 1
 
 
 def worst(results: list[Result]) -> Result:

@@ -16,10 +16,10 @@ from random import Random
 
 from tests.killing import before_each_change
 from tests.torture.attack import Outcome, Result
+from tests.torture.comparison import compare_runs
 from tests.torture.kills import next_mode, resume_to_the_end
 from tests.torture.material import (
     TRAIN_SECONDS,
-    compare_runs,
     half_done,
     newest_run,
     reference,
@@ -49,7 +49,7 @@ class Drawn:
 class Faults:
     name: str = "faults"
     seconds: float = 600.0
-    share: float = 1.5
+    share: float = 0.4
 
     def draw(self, random: Random) -> Drawn:
         return Drawn(

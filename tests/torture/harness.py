@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -12,33 +11,17 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
 from tests.torture.attack import Attack, Case, Outcome, Result
+from tests.torture.victim import processes_in
+from tests.torture.warm import warmed_up
 
 POLL_SECONDS = 0.005
-# Loaded once, for all the copies of this process; none of them starts a thread.
-PRELOADED = (
-    "matplotlib.backends.backend_agg",
-    "plotly.graph_objects",
-    "slm_lab.analysis.comparison_plot",
-    "slm_lab.analysis.trial_graphs",
-    "slm_lab.api.live_graphs",
-    "slm_lab.api.results",
-    "slm_lab.api.run",
-    "slm_lab.cli.main",
-    "slm_lab.dashboard.report",
-    "slm_lab.dashboard.server",
-    "slm_lab.hub.directory",
-    "slm_lab.hub.transfer",
-    "slm_lab.playback.enjoy",
-    "slm_lab.playback.export",
-    "slm_lab.training.session",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +42,29 @@ class Summary:
     """Counts of outcomes for each attack, and the cases that failed."""
 
     seed: int
-    counts: dict[str, Counter[Outcome]] = field(default_factory=dict)
+    counts: dict[str, Counter[Outcome]] = field(default_factory=dict)  # of cases
+    tried: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
+    cpu: dict[str, float] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
 
-    def add(self, case: Case, drawn: str, result: Result, seconds: float) -> None:
+    def add(
+        self, case: Case, drawn: str, result: Result, *, seconds: float = 0.0, cpu: float = 0.0
+    ) -> None:
         self.counts.setdefault(case.attack, Counter())[result.outcome] += 1
+        self.tried[case.attack] += result.tried
         self.seconds[case.attack] = self.seconds.get(case.attack, 0.0) + seconds
+        self.cpu[case.attack] = self.cpu.get(case.attack, 0.0) + cpu
         if result.outcome.is_bad:
             self.failures.append(Failure(case, drawn, result))
 
     def table(self) -> str:
-        heads = ["attack", "tried", *Outcome, "seconds"]
+        heads = ["attack", "tried", "cases", *Outcome, "seconds", "of a CPU"]
         rows = [heads]
         for name, counts in self.counts.items():
-            cells = [str(counts[outcome]) for outcome in Outcome]
-            rows.append([name, str(counts.total()), *cells, f"{self.seconds[name]:.0f}"])
+            numbers = [self.tried[name], counts.total(), *(counts[o] for o in Outcome)]
+            times = (self.seconds[name], self.cpu[name])
+            rows.append([name, *map(str, numbers), *(f"{time:.0f}" for time in times)])
         widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
         return "\n".join(
             "  ".join(
@@ -86,7 +76,13 @@ class Summary:
 
     def to_json(self) -> str:
         attacks = {
-            name: {"tried": counts.total(), **{str(o): counts[o] for o in Outcome}}
+            name: {
+                "tried": self.tried[name],
+                "cases": counts.total(),
+                **{str(o): counts[o] for o in Outcome},
+                "seconds": round(self.seconds[name]),
+                "cpu seconds": round(self.cpu[name]),
+            }
             for name, counts in self.counts.items()
         }
         failures = [
@@ -113,6 +109,7 @@ class Running:
     began: float
     scratch: Path
     seconds: float
+    cpu: float = 0.0  # used, by it and by its victims, when it has ended
 
     @property
     def answer(self) -> Path:
@@ -133,12 +130,25 @@ def run_cases(
 
     `next_case` chooses one, given the seconds that each attack has used.
     """
-    for module in PRELOADED:
-        importlib.import_module(module)
+    summary = Summary(seed)
+    (root / "material").mkdir(exist_ok=True)
+    with warmed_up():
+        _run_cases(attacks, next_case, summary, root=root, until=until, jobs=jobs, show=show)
+    return summary
+
+
+def _run_cases(
+    attacks: Sequence[Attack],
+    next_case: Callable[[Mapping[str, float]], Case | None],
+    summary: Summary,
+    *,
+    root: Path,
+    until: float,
+    jobs: int,
+    show: Callable[[str], object],
+) -> None:
     known = {attack.name: attack for attack in attacks}
-    summary, running = Summary(seed), list[Running]()
-    material = root / "material"
-    material.mkdir(exist_ok=True)
+    running = list[Running]()
     exhausted = False
     try:
         while running or not exhausted:
@@ -148,19 +158,19 @@ def run_cases(
                 if case is None:
                     exhausted = True
                     break
-                running.append(_start(known[case.attack], case, root, material))
+                running.append(_start(known[case.attack], case, root))
             for one in [one for one in running if _has_ended(one)]:
                 running.remove(one)
                 result = _result_of(one)
-                summary.add(one.case, one.drawn, result, time.monotonic() - one.began)
+                spent = time.monotonic() - one.began
+                summary.add(one.case, one.drawn, result, seconds=spent, cpu=one.cpu)
                 if result.outcome.is_bad:
                     show(summary.failures[-1].describe())
                 _clear(one.scratch)
             time.sleep(POLL_SECONDS)
     finally:
         for one in running:
-            _kill_tree(one.pid)
-    return summary
+            _kill_all(one)
 
 
 @dataclass(slots=True)
@@ -203,19 +213,19 @@ def _used(summary: Summary, running: Sequence[Running]) -> dict[str, float]:
     return used
 
 
-def _start(attack: Attack, case: Case, root: Path, material: Path) -> Running:
+def _start(attack: Attack, case: Case, root: Path) -> Running:
     drawn = attack.draw(case.random)
-    scratch = root / case.name.replace(":", "_")
+    scratch = root / f"{case.attack[:2]}{case.number}"  # short: Ray's sockets are below it
     scratch.mkdir()
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
         try:
             try:
-                result = attack.run(drawn, scratch, material)
+                result = attack.run(drawn, scratch, root / "material")
             except BaseException:
                 result = Result(Outcome.TRACEBACK, f"in the harness: {traceback.format_exc()}")
-            content = json.dumps([result.outcome, result.detail])
+            content = json.dumps([result.outcome, result.detail, result.tried])
             scratch.with_suffix(".json").write_text(content)
         finally:
             os._exit(0)
@@ -223,36 +233,29 @@ def _start(attack: Attack, case: Case, root: Path, material: Path) -> Running:
 
 
 def _has_ended(one: Running) -> bool:
-    pid, _ = os.waitpid(one.pid, os.WNOHANG)
-    if pid:
-        return True
-    if time.monotonic() - one.began < one.seconds:
-        return False
-    _kill_tree(one.pid)
-    os.waitpid(one.pid, 0)
-    return True
+    options = os.WNOHANG
+    if time.monotonic() - one.began > one.seconds:
+        _kill_all(one)
+        options = 0
+    pid, _, usage = os.wait4(one.pid, options)
+    one.cpu = usage.ru_utime + usage.ru_stime
+    return bool(pid)
 
 
 def _result_of(one: Running) -> Result:
     try:
-        outcome, detail = json.loads(one.answer.read_text())
+        outcome, detail, tried = json.loads(one.answer.read_text())
     except FileNotFoundError:
         return Result(Outcome.HANG, f"the case took more than {one.seconds:.0f} s, or died")
     one.answer.unlink()
-    return Result(Outcome(outcome), detail)
+    return Result(Outcome(outcome), detail, tried)
 
 
-def _kill_tree(pid: int) -> None:
-    try:
-        process = psutil.Process(pid)
-        tree = [*process.children(recursive=True), process]
-    except psutil.Error:
-        return
-    for member in tree:
-        try:
-            member.kill()
-        except psutil.Error:
-            continue
+def _kill_all(one: Running) -> None:
+    """Kill a case and its victims, also those whose parent has died."""
+    for process in [psutil.Process(one.pid), *processes_in(one.scratch)]:
+        with suppress(psutil.Error):
+            process.kill()
 
 
 def _clear(folder: Path) -> None:

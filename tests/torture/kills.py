@@ -5,23 +5,25 @@ A killed training is resumed until it is done, and must leave what an undisturbe
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Literal
 
 from tests.killing import killed_at
+from tests.sessions import EVERY_ALGORITHM
 from tests.torture.attack import Outcome, Result, worst
+from tests.torture.comparison import compare_runs
 from tests.torture.material import (
     DISTRIBUTED,
     FAMILIES,
-    SEVERAL,
     TRAIN_SECONDS,
     Reference,
-    compare_runs,
     newest_run,
     reference,
     spec_of,
@@ -30,10 +32,10 @@ from tests.torture.material import (
 )
 from tests.torture.victim import Ended, Victim
 
-# At a change of a file anywhere, or after the last frame; by a signal to the command or to a child.
-Kind = Literal["step", "finishing", "SIGKILL", "SIGTERM", "SIGINT", "child"]
+# At a change of a file; by a signal to the command or to a child.
+Kind = Literal["step", "SIGKILL", "SIGTERM", "SIGINT", "child"]
 STOPPED = {"SIGTERM": 128 + signal.SIGTERM, "SIGINT": 128 + signal.SIGINT}
-FINISHING = 0.6  # more than half of the changes of so short a run are made after its last frame
+DRAWN_SHARE = 0.2  # of the cases, which are as users have them: see Drawn
 MOST_RESUMES = 3
 
 
@@ -47,7 +49,10 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
+    """With `graphs` the training draws them, and starts its sessions as users have them started."""
+
     family: str
+    graphs: bool
     kills: tuple[Kill, ...]
 
 
@@ -55,57 +60,57 @@ class Drawn:
 class Kills:
     name: str = "kills"
     seconds: float = 600.0
-    share: float = 5.0
+    share: float = 0.8
     families: tuple[str, ...] = FAMILIES
 
     def draw(self, random: Random) -> Drawn:
         family = random.choice(self.families)
-        return Drawn(
-            family, tuple(_kill(family, random) for _ in range(random.choice((1, 1, 2, 3))))
-        )
+        graphs = random.random() < DRAWN_SHARE
+        return Drawn(family, graphs, draw_kills(random, child=family not in EVERY_ALGORITHM))
 
     def run(self, drawn: Drawn, scratch: Path, material: Path) -> Result:
-        whole = reference(drawn.family, material)
+        whole = reference(drawn.family, material, graphs=drawn.graphs)
         write_spec(spec_of(drawn.family), scratch)
-        for kill in drawn.kills:
-            found = _life(kill, whole, scratch)
-            if found.outcome.is_bad:
-                return Result(found.outcome, f"in {kill}: {found.detail}")
-        found = resume_to_the_end(scratch)
-        if found.outcome is not Outcome.OK:
-            return found
-        remains = temporary_remains(scratch)
         exactly = drawn.family not in DISTRIBUTED
-        return worst([compare_runs(newest_run(scratch), whole.run, exactly=exactly), remains])
+        killed = 0
+        for kill in drawn.kills:
+            body = train(next_mode(scratch), graphs=drawn.graphs)
+            found, is_killed = live(body, kill, whole, scratch)
+            killed += is_killed
+            if found.outcome.is_bad:
+                return Result(found.outcome, f"in {kill}: {found.detail}", killed)
+        found = resumed_and_equal(whole, scratch, graphs=drawn.graphs, exactly=exactly)
+        return replace(found, tried=killed)
 
 
-def _kill(family: str, random: Random) -> Kill:
-    kinds: tuple[Kind, ...] = ("step", "finishing", "SIGKILL", "SIGTERM", "SIGINT")
-    if family in SEVERAL or family in DISTRIBUTED:
+def draw_kills(random: Random, *, child: bool = False) -> tuple[Kill, ...]:
+    """Several in one training, each in a life that has less left to do; `child` has processes."""
+    kinds: tuple[Kind, ...] = ("step", "step", "SIGKILL", "SIGTERM", "SIGINT")
+    if child:
         kinds = (*kinds, "child", "child")
-    kind = random.choice(kinds)
-    low = FINISHING if kind == "finishing" else 0.0
-    return Kill(kind, round(random.uniform(low, 1.05), 4))
+    return tuple(
+        Kill(random.choice(kinds), round(random.uniform(0.0, 1.02 / number), 4))
+        for number in range(1, random.randint(2, 5))
+    )
 
 
-def _life(kill: Kill, whole: Reference, scratch: Path) -> Result:
-    body = train(next_mode(scratch))
-    at = 0
-    if kill.kind in ("step", "finishing"):
-        at = 1 + int(kill.moment * whole.steps)
-    with Victim(_killed(body, at), scratch) as victim:
-        if at == 0:
+def live(
+    body: Callable[[], None], kill: Kill, whole: Reference, scratch: Path
+) -> tuple[Result, bool]:
+    """One life of a training; also returns whether the kill came before its end."""
+    is_killed = False
+    at = 1 + int(kill.moment * whole.steps) if kill.kind == "step" else 0
+    with Victim(killed(body, at), scratch) as victim:
+        if not at:
             time.sleep(kill.moment * whole.seconds)
-            children = victim.children()
-            if kill.kind != "child":
-                victim.signal(signal.Signals[kill.kind])
-            elif children:
-                _kill_child(children[int(kill.moment * 997) % len(children)].pid)
+            is_killed = strike(victim, kill)
         ended = victim.wait(TRAIN_SECONDS)
-    return _ending(kill, ended)
+    return expected_end(kill, ended), is_killed or ended.code == -signal.SIGKILL
 
 
-def _killed(body: Callable[[], None], at: int) -> Callable[[], None]:
+def killed(body: Callable[[], None], at: int) -> Callable[[], None]:
+    """A life that ends at the `at`-th change of a file; sessions count their own."""
+
     def life() -> None:
         with killed_at(at):
             body()
@@ -113,28 +118,34 @@ def _killed(body: Callable[[], None], at: int) -> Callable[[], None]:
     return life if at else body
 
 
-def _kill_child(pid: int) -> None:
-    import os
+def strike(victim: Victim, kill: Kill) -> bool:
+    """Send the signal; returns whether there was somebody to receive it."""
+    if kill.kind != "child":
+        return victim.signal(signal.Signals[kill.kind])
+    children = victim.children()
+    if not children:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(children[int(kill.moment * 997) % len(children)].pid, signal.SIGKILL)
+    return True
 
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
-
-def _ending(kill: Kill, ended: Ended) -> Result:
+def expected_end(kill: Kill, ended: Ended) -> Result:
     """A life may end by its kill, with the code of a stop, or as usual if it was faster."""
-    if ended.code == -signal.SIGKILL or ended.code in (
-        -signal.SIGTERM,  # before it could handle it
-        STOPPED.get(kill.kind),
-    ):
-        traceback = "Traceback (most recent call last)" in ended.err
-        if traceback:
-            return Result(Outcome.TRACEBACK, ended.last_line)
-        return (
-            Result(Outcome.LEFT_BEHIND, ", ".join(ended.left)) if ended.left else Result(Outcome.OK)
-        )
-    return ended.result()
+    expected = (-signal.SIGKILL, -signal.SIGTERM, STOPPED.get(kill.kind))
+    # By SIGTERM before it could handle it; a stop by a signal is no refusal.
+    return (replace(ended, code=0) if ended.code in expected else ended).result()
+
+
+def resumed_and_equal(
+    whole: Reference, scratch: Path, *, graphs: bool, exactly: bool = True
+) -> Result:
+    """Resume to the end, and compare with the undisturbed run."""
+    found = resume_to_the_end(scratch, graphs=graphs)
+    if found.outcome is not Outcome.OK:
+        return found
+    compared = compare_runs(newest_run(scratch), whole.run, exactly=exactly)
+    return worst([compared, temporary_remains(scratch)])
 
 
 def next_mode(scratch: Path) -> str:
@@ -142,9 +153,9 @@ def next_mode(scratch: Path) -> str:
     return "train@latest" if list(scratch.glob("data/*/*_t0_spec.json")) else "train"
 
 
-def resume_to_the_end(scratch: Path) -> Result:
+def resume_to_the_end(scratch: Path, *, graphs: bool = True) -> Result:
     for _ in range(MOST_RESUMES):
-        with Victim(train(next_mode(scratch)), scratch) as victim:
+        with Victim(train(next_mode(scratch), graphs=graphs), scratch) as victim:
             found = victim.wait(TRAIN_SECONDS).result()
         if found.outcome.is_bad or found.outcome is Outcome.OK:
             return found

@@ -11,8 +11,7 @@ from pathlib import Path
 from random import Random
 
 from tests.torture.attack import Outcome, Result
-from tests.torture.mutations import draw_commands
-from tests.torture.run_commands import run_commands, summed
+from tests.torture.run_commands import COMMANDS, run_commands, summed
 from tests.torture.run_folders import KINDS, OTHER, copy_run
 
 CANARY = "canary"
@@ -110,11 +109,16 @@ class Drawn:
 class Links:
     name: str = "links"
     seconds: float = 900.0
-    share: float = 1.5
+    share: float = 0.5
 
     def draw(self, random: Random) -> Drawn:
         way = random.choice((*WAYS, "link_to_file", "link_to_folder", "pipe"))
-        return Drawn(random.choice(KINDS), random.random(), way, draw_commands(random))
+        return Drawn(
+            random.choice(KINDS),
+            random.random(),
+            way,
+            tuple(random.sample(COMMANDS, len(COMMANDS))),
+        )
 
     def run(self, drawn: Drawn, scratch: Path, material: Path) -> Result:
         run = copy_run(drawn.kind, scratch, material)

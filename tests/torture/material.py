@@ -1,4 +1,4 @@
-"""What cases share and is made once: specs, finished and half-done runs, comparisons of runs."""
+"""What cases share and is made once: specs, finished and half-done runs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock
 
-from slm_lab.analysis.tables import drop_clock, read_session
-from slm_lab.runs.layout import Mode, RunLayout
 from slm_lab.spec import Spec
 from tests.killing import killed_at
-from tests.sessions import EVERY_ALGORITHM, leaves, small_spec
-from tests.torture.attack import Outcome, Result
+from tests.sessions import EVERY_ALGORITHM, small_spec
 from tests.torture.victim import Ended, Victim, run_isolated, slm_lab
+from tests.torture.warm import quick
 
 TRAIN_SECONDS = 120.0
 CHECKPOINTS = {
@@ -28,16 +25,18 @@ CHECKPOINTS = {
     "meta__log_frequency": 40,
     "meta__eval_frequency": 160,
 }
+SYNCED = {"meta__distributed": "synced", "meta__max_session": 2}
+SHARED = {"meta__distributed": "shared", "meta__max_session": 2}
 DISTRIBUTED: dict[str, tuple[str, dict[str, Any]]] = {
-    "synced PPO": ("PPO", {"meta__distributed": "synced", "meta__max_session": 2}),
-    "shared DQN": ("DQN", {"meta__distributed": "shared", "meta__max_session": 2}),
+    "synced PPO": ("PPO", SYNCED),
+    "synced DDQN+PER": ("DDQN+PER", SYNCED),
+    "shared A2C": ("A2C", SHARED | {"agent__algorithm__normalize_v_targets": False}),
+    "shared DQN": ("DQN", SHARED),
 }
 SEVERAL: dict[str, tuple[str, dict[str, Any]]] = {
     "two sessions of PPO": ("PPO", {"meta__max_session": 2})
 }
 FAMILIES = (*EVERY_ALGORITHM, *SEVERAL, *DISTRIBUTED)
-# Not logs, which tell of every life of a run; not locks, nor checkpoints, which depend on the past.
-APART = ("log/", "checkpoint/")
 
 
 def spec_of(family: str) -> Spec:
@@ -51,8 +50,10 @@ def write_spec(spec: Spec, folder: Path) -> None:
     (folder / "tiny.json").write_text(json.dumps({"tiny": spec.to_dict()}))
 
 
-def train(mode: str) -> Callable[[], None]:
-    return slm_lab("run", "tiny.json", "tiny", mode, "--log-level", "WARNING")
+def train(mode: str, *, graphs: bool = True) -> Callable[[], None]:
+    """The body of a victim. Without `graphs` a training takes a third of the time: see `quick`."""
+    body = slm_lab("run", "tiny.json", "tiny", mode, "--log-level", "WARNING")
+    return body if graphs else quick(body)
 
 
 def once(path: Path, build: Callable[[Path], None]) -> Path:
@@ -69,21 +70,21 @@ def once(path: Path, build: Callable[[Path], None]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An undisturbed run: its folder, how long it took, how often it changed a file."""
+    """An undisturbed run: its folder, how long it took, how often its process changed a file."""
 
     run: Path
     seconds: float
     steps: int
 
 
-def reference(family: str, material: Path) -> Reference:
+def reference(family: str, material: Path, *, graphs: bool = True) -> Reference:
     def build(folder: Path) -> None:
         write_spec(spec_of(family), folder)
 
         def counted() -> None:
             with killed_at(0) as steps:
                 try:
-                    train("train")()
+                    train("train", graphs=graphs)()
                 finally:
                     Path("steps").write_text(str(steps()))
 
@@ -91,7 +92,7 @@ def reference(family: str, material: Path) -> Reference:
         check(run_isolated(counted, folder, TRAIN_SECONDS))
         (folder / "seconds").write_text(str(time.monotonic() - began))
 
-    folder = once(material / f"whole {family}", build)
+    folder = once(material / f"{'drawn' if graphs else 'plain'} {family}", build)
     seconds, steps = ((folder / name).read_text() for name in ("seconds", "steps"))
     return Reference(newest_run(folder), float(seconds), int(steps))
 
@@ -121,58 +122,3 @@ def check(ended: Ended) -> None:
 def newest_run(folder: Path) -> Path:
     """The run folder in `folder/data` that a resume takes."""
     return max(path.parent for path in folder.glob("data/*/*_t0_spec.json"))
-
-
-def compare_runs(ours: Path, theirs: Path, *, exactly: bool = True) -> Result:
-    """Compare a run that was disturbed with one that was not: files, tables, models.
-
-    `exactly` is for runs whose sessions do not race.
-    """
-    mine, other = set(_names(ours)), set(_names(theirs))
-    if missing := sorted(other - mine):
-        return Result(Outcome.LOST, f"files are missing: {missing[:5]}")
-    if extra := sorted(mine - other) + _remains(ours):
-        return Result(Outcome.LEFT_BEHIND, f"files are left: {extra[:5]}")
-    layouts = [RunLayout(path, "tiny") for path in (ours, theirs)]
-    modes: tuple[Mode, ...] = ("train", "eval")
-    for session in layouts[1].sessions(0):
-        for mode in modes:
-            found = [
-                drop_clock(read_session(layout.session_csv(0, session, mode))) for layout in layouts
-            ]
-            what = f"table of session {session}, {mode}"
-            if exactly and len(found[0]) < len(found[1]):
-                return Result(Outcome.LOST, f"{what}: {len(found[0])} of {len(found[1])} rows")
-            if found[0].empty != found[1].empty:
-                return Result(Outcome.LOST, f"{what}: {len(found[0])} rows")
-            if exactly and found[0].to_csv() != found[1].to_csv():
-                return Result(Outcome.DIFFERENT, what)
-    if exactly:
-        for path in sorted((ours / "model").glob("*.pt")):
-            if not _same_model(path, theirs / "model" / path.name):
-                return Result(Outcome.DIFFERENT, f"model {path.name}")
-    return Result(Outcome.EQUAL)
-
-
-def _names(run: Path) -> Iterator[str]:
-    for path in run.rglob("*"):
-        name = path.relative_to(run).as_posix()
-        if path.is_file() and not name.startswith(APART) and path.suffix != ".lock":
-            yield name
-
-
-def _remains(run: Path) -> list[str]:
-    """What a checkpoint folder must not hold at the end."""
-    found = (path for path in (run / "checkpoint").rglob("*"))
-    return [path.name for path in found if path.suffix in (".writing", ".damaged", ".tmp")]
-
-
-def _same_model(ours: Path, theirs: Path) -> bool:
-    one, two = (leaves(torch.load(path, weights_only=True)) for path in (ours, theirs))
-    if one.keys() != two.keys():
-        return False
-    return all(_equal(value, two[key]) for key, value in one.items())
-
-
-def _equal(one: Any, two: Any) -> bool:
-    return torch.equal(one, two) if isinstance(one, torch.Tensor) else bool(one == two)

@@ -47,7 +47,7 @@ class Drawn:
 class Page:
     name: str = "page"
     seconds: float = 300.0
-    share: float = 0.5
+    share: float = 0.2
 
     def draw(self, random: Random) -> Drawn:
         return Drawn(random.choice(KINDS), random.getrandbits(32))

@@ -174,7 +174,7 @@ class Drawn:
 class Remotes:
     name: str = "remotes"
     seconds: float = 300.0
-    share: float = 0.5
+    share: float = 0.2
 
     def draw(self, random: Random) -> Drawn:
         lie = random.choice((*DIRECTORIES, "liar", "liar"))

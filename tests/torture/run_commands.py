@@ -6,16 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.torture.attack import Outcome, Result, worst
+from tests.torture.turns import search_in_turns
 from tests.torture.victim import Ended, run_isolated, slm_lab
+from tests.torture.warm import quick
 
 COMMAND_SECONDS = 60.0
 DATA = Path("data")
 SHARE = Path("share")
+RUN, QUIET = ("run", "tiny.json", "tiny"), ("--log-level", "ERROR")
 HERE = {"Host": "localhost:8050"}
 
 
 def commands_on(run: Path, other: Path) -> dict[str, Callable[[], None]]:
-    """Bodies for a victim, by name; `other` is a run that nobody touched, to compare with."""
+    """Bodies for a victim, by name; `other` is a run that nobody touched, to compare with.
+
+    `retro` draws the graphs of a run; to train what is left of it, and draw them again, says no
+    more.
+    """
     return {
         "list": slm_lab("list", "--local", "-d", DATA),
         "plot-list": slm_lab("plot-list", "-d", DATA),
@@ -28,13 +35,11 @@ def commands_on(run: Path, other: Path) -> dict[str, Callable[[], None]]:
         "video": slm_lab("enjoy", run, "--episodes", "1", "--video"),
         "eval": slm_lab("eval", run, "--episodes", "2"),
         "export": slm_lab("export", run, "--format", "torchscript"),
-        "resume": slm_lab("run", "tiny.json", "tiny", f"train@{run}", "--log-level", "ERROR"),
+        "resume": quick(slm_lab(*RUN, f"train@{run}", *QUIET)),
+        "resume search": search_in_turns(quick(slm_lab(*RUN, f"search@{run}", *QUIET))),
         "push": slm_lab("push", run, "--repo", f"file:{SHARE}"),
         "pull": push_and_pull(run),
     }
-
-
-ALWAYS = ("list", "plot-list", "page")  # one bad folder must not stop those on many
 
 
 def open_page() -> None:
@@ -79,3 +84,6 @@ def summed(results: list[Result]) -> Result:
     """Bad if one of the commands was; refused if one of them refused."""
     found = worst(results)
     return found if found.outcome is not Outcome.OK else Result(Outcome.OK)
+
+
+COMMANDS = tuple(commands_on(Path(), Path()))  # their names

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
-from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.provenance import save_spec
-from slm_lab.runs.search_journal import Journal, TrialReport
-from slm_lab.spec import spec_from_dict
-from tests.torture.material import half_done, once, reference, spec_of
+from slm_lab.runs.search_journal import Journal
+from tests.torture.material import half_done, once, reference
+from tests.torture.searches import SEARCH_SECONDS, TRIALS, search, write_search
+from tests.torture.turns import search_in_turns
+from tests.torture.victim import run_isolated
 
 # A replay with priorities, and one with statistics; in the half-done one chunks of its rows.
 FINISHED, HALF = "PPO", "DDQN+PER"
@@ -37,27 +39,19 @@ def copy_run(kind: str, scratch: Path, material: Path) -> Path:
 
 
 def _build_search(folder: Path) -> None:
-    """A search of three trials, as it is while it runs."""
-    tree = spec_of(FINISHED).to_dict() | {
-        "search": {"agent.algorithm.gamma__uniform": [0.8, 0.99]},
-    }
-    spec = spec_from_dict(tree, "tiny").with_values({"meta.max_trial": 3})
-    (folder / "tiny.json").write_text(json.dumps({"tiny": spec.to_dict()}))
-    layout = RunLayout.create("tiny", "2026_01_01_000001", folder / "data")
-    save_spec(spec, layout.spec_path(), layout, -1, "2026_01_01_000001", 0)
-    journal = Journal(layout.journal_path())
-    for trial in range(3):
-        gamma = 0.85 + 0.05 * trial
-        save_spec(
-            spec.with_values({"agent.algorithm.gamma": gamma}),
-            layout.trial_spec_path(trial),
-            layout,
-            trial,
-            "2026_01_01_000001",
-            0,
-        )
-        journal.start(trial, {"agent.algorithm.gamma": trial / 3}, {"agent.algorithm.gamma": gamma})
-        for frame in (100, 200):
-            journal.report(trial, TrialReport(frame, 10.0 * trial, 1.5))
-    for trial in range(2):
-        journal.end(trial, "completed", 20.0 * trial)
+    """A search that was stopped on its way, with trials that ended and one that did not."""
+    write_search(folder)
+
+    def life() -> None:
+        trained = Journal.start
+
+        def start(journal: Journal, trial: int, *point: Any) -> None:
+            if trial == TRIALS - 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            trained(journal, trial, *point)
+
+        Journal.start = start  # type: ignore[method-assign,assignment]
+        search_in_turns(search(folder))()
+
+    ended = run_isolated(life, folder, SEARCH_SECONDS)
+    assert ended.code == 128 + signal.SIGTERM, ended

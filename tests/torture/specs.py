@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from slm_lab.spec import Spec, SpecError, load_spec
+from slm_lab.spec import Spec, SpecError, load_spec, spec_from_dict
 from tests.mutated_trees import mutate_tree, one_spec_per_algorithm
 from tests.torture.attack import Outcome, Result
 from tests.torture.material import train, write_spec
-from tests.torture.victim import Victim, run_isolated
+from tests.torture.victim import run_isolated
 
 READ_SECONDS, TRAIN_SECONDS = 30.0, 60.0
 MOST_FRAMES = 200
@@ -37,21 +38,19 @@ QUICK = {"meta.compile": "off", "meta.distributed": False, "meta.random_seed": 1
 class Drawn:
     algorithm: str
     tree: str  # JSON
+    graphs: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Specs:
     name: str = "specs"
     seconds: float = 200.0
-    share: float = 2.5
+    share: float = 1.2
 
     def draw(self, random: Random) -> Drawn:
         shipped = one_spec_per_algorithm()
         algorithm = random.choice(sorted(shipped))
-        tree: Any = shipped[algorithm]
-        for _ in range(random.choice((1, 1, 2))):
-            tree = mutate_tree(tree, random)
-        return Drawn(algorithm, json.dumps(tree))
+        return Drawn(algorithm, json.dumps(_mutant(shipped[algorithm], random)), one_in(8, random))
 
     def run(self, drawn: Drawn, scratch: Path, material: Path) -> Result:
         file = scratch / "mutant.json"
@@ -71,8 +70,35 @@ class Specs:
             return found if found.outcome.is_bad else Result(Outcome.TRACEBACK, found.detail)
         if not (scratch / "tiny.json").exists():
             return Result(Outcome.REFUSED)
-        with Victim(train("train"), scratch) as victim:
-            return victim.wait(TRAIN_SECONDS).result()
+        return run_isolated(train("train", graphs=drawn.graphs), scratch, TRAIN_SECONDS).result()
+
+
+def _mutant(tree: Any, random: Random) -> Any:
+    """A spec after an accident or two; in one of three cases, one that is valid if there is any.
+
+    Most accidents are refused when the spec is read, and would leave little to train.
+    """
+    tries = 30 if one_in(3, random) else 1
+    for _ in range(tries):
+        mutant = tree
+        for _ in range(random.choice((1, 1, 2))):
+            mutant = mutate_tree(mutant, random)
+        if tries > 1 and _is_valid(mutant):
+            break
+    return mutant
+
+
+def _is_valid(tree: Any) -> bool:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            spec_from_dict(tree, "tiny")
+    except Exception:  # any but a SpecError is what the case will find
+        return False
+    return True
+
+
+def one_in(number: int, random: Random) -> bool:
+    return random.randrange(number) == 0
 
 
 def _capped(spec: Spec) -> Spec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -9,7 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 
@@ -18,16 +22,19 @@ import torch
 
 from tests.torture.attack import Attack, Case, Outcome, Result
 from tests.torture.attacks import every_attack
+from tests.torture.comparison import compare_runs
 from tests.torture.faults import Faults
+from tests.torture.finishing import Finishing
 from tests.torture.harness import Schedule, Summary, run_cases, scratch_root
 from tests.torture.kills import Kills
 from tests.torture.links import Links
-from tests.torture.material import compare_runs
 from tests.torture.mutations import Mutations
 from tests.torture.page import Page
 from tests.torture.remotes import Remotes
+from tests.torture.searches import Searches
 from tests.torture.specs import Specs
 from tests.torture.victim import run_isolated
+from tests.torture.warm import copy_instead_of_spawning
 
 pytest.importorskip("dash")
 ONE_PROCESS = ("PPO", "DDQN+PER")
@@ -57,8 +64,10 @@ def attacked(attacks: list[Attack], most: int, root: Path) -> Summary:
     ("attack", "most"),
     [
         (Kills(families=ONE_PROCESS), 3),
-        (Mutations(), 4),
-        (Links(), 4),
+        (Finishing(families=ONE_PROCESS, each=3), 1),
+        (Searches(), 1),
+        (Mutations(), 2),
+        (Links(), 2),
         (Faults(), 3),
         (Specs(), 15),
         (Remotes(), 4),
@@ -74,7 +83,9 @@ def test_a_slice_of_each_attack_ends_well(root: Path, attack: Attack, most: int)
 
 def test_the_slice_has_every_attack():
     names = {attack.name for attack in every_attack()}
-    assert names == {"kills", "mutations", "links", "faults", "specs", "remotes", "page"}
+    # No search on Ray, which takes half a minute.
+    sliced = {"kills", "finishing", "searches", "mutations", "links", "faults", "specs"}
+    assert names == sliced | {"remotes", "page", "ray"}
 
 
 def test_a_case_is_the_same_whenever_it_is_drawn():
@@ -83,6 +94,32 @@ def test_a_case_is_the_same_whenever_it_is_drawn():
         assert repr(attack.draw(case.random)) == repr(attack.draw(case.random))
         other = Case(attack.name, 8, seed=3)
         assert repr(attack.draw(other.random)) != repr(attack.draw(case.random))
+
+
+def _send_what_is_open(writing: Connection, descriptor: int) -> None:
+    """Send our process id, and whether the parent's descriptor of /dev/null is open here."""
+    is_null = False
+    with suppress(OSError):
+        is_null = os.fstat(descriptor).st_rdev == os.stat(os.devnull).st_rdev
+    writing.send((os.getpid(), is_null))
+
+
+def test_a_process_that_a_victim_spawns_is_a_copy_with_its_own_descriptors_only(
+    root: Path,
+) -> None:
+    def body() -> None:
+        copy_instead_of_spawning()
+        context = multiprocessing.get_context("spawn")
+        ours = os.open(os.devnull, os.O_RDONLY)
+        reading, writing = context.Pipe(duplex=False)
+        process = context.Process(target=_send_what_is_open, args=(writing, ours))
+        process.start()
+        pid, is_open = reading.recv()
+        process.join()
+        assert pid == process.pid
+        assert not is_open
+
+    assert attacked([Broken(body, patience=20.0)], 1, root).failures == []
 
 
 # The harness sees it
@@ -146,12 +183,37 @@ def test_a_case_that_does_not_end_is_reported_as_a_hang():
     assert outcome_of(signal.pause, patience=60.0, seconds=0.5).outcome is Outcome.HANG
 
 
+def test_memory_without_end_is_a_traceback():
+    assert outcome_of(lambda: bytearray(5 * 10**9), patience=20.0).detail == "MemoryError"
+
+
+def test_an_interrupt_that_python_dropped_is_not_blamed_on_the_command(root: Path) -> None:
+    def body() -> None:
+        text = (
+            "  File 'weakref.py', line 369, in remove\n    def remove(k):\n\nKeyboardInterrupt: \n"
+        )
+        sys.stderr.write(f"Exception ignored in: <x>\nTraceback (most recent call last):\n{text}")
+
+    summary = attacked([Broken(body)], 1, root)
+    assert summary.counts["broken"][Outcome.OK] == 1
+
+
+def test_a_case_counts_as_often_as_it_attacked():
+    summary = Summary(seed=0)
+    for number in range(2):
+        summary.add(Case("kills", number, 0), "", Result(Outcome.EQUAL, tried=3))
+    assert summary.tried["kills"] == 6
+    assert summary.counts["kills"].total() == 2
+
+
 def test_a_child_that_outlives_its_parent_is_left_behind(monkeypatch):
     monkeypatch.setattr("tests.torture.victim.ORPHAN_SECONDS", 0.2)
     command = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
-    found = outcome_of(lambda: subprocess.Popen(command), patience=20.0)
-    assert found.outcome is Outcome.LEFT_BEHIND
-    assert "time.sleep(60)" in found.detail
+    for own_session in (False, True):
+        body = partial(subprocess.Popen, command, start_new_session=own_session)
+        found = outcome_of(body, patience=20.0)
+        assert found.outcome is Outcome.LEFT_BEHIND
+        assert "time.sleep(60)" in found.detail
 
 
 def test_a_refusal_is_no_failure(root: Path) -> None:

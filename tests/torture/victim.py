@@ -5,26 +5,31 @@ A copy has everything imported already, so that a command takes as long as its w
 
 from __future__ import annotations
 
-import multiprocessing.util
 import os
+import re
 import resource
 import signal
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from tests.torture.attack import Outcome, Result
+from tests.torture.warm import exit_as
 
 ORPHAN_SECONDS = 10.0  # a session notices within moments that its trial has died
 SHARED_MEMORY = Path("/dev/shm")
 MOST_FILE_BYTES = 1_000_000_000  # that a victim may write: a copy of a sparse file takes memory
+MOST_MEMORY_BYTES = 4_000_000_000
+# Python drops a Ctrl-C that arrives within a callback of its own, and says so.
+LOST_INTERRUPT = re.compile(
+    r"Exception ignored in: .*\nTraceback \(most recent call last\):\n"
+    r"(?:  .*\n|\n)*KeyboardInterrupt.*\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class Ended:
         """What the user was shown: a result, a clear refusal, or something else."""
         if self.code is None:
             return Result(Outcome.HANG, self.last_line)
-        shown = self.out + self.err
+        shown = LOST_INTERRUPT.sub("", self.out + self.err)
         unexpected = [line for line in shown.splitlines() if line.startswith("Unexpected ")]
         if "Traceback (most recent call last)" in shown or unexpected:
             return Result(Outcome.TRACEBACK, (unexpected or [self.last_line])[0][:300])
@@ -63,7 +68,9 @@ class Ended:
 class Victim:
     """Runs `body` in a process of its own; a context manager that leaves none of its processes."""
 
-    def __init__(self, body: Callable[[], object], folder: Path) -> None:
+    def __init__(
+        self, body: Callable[[], object], folder: Path, *, is_bounded: bool = True
+    ) -> None:
         self.folder = folder
         temporary = folder / ".tmp"
         temporary.mkdir(parents=True, exist_ok=True)
@@ -73,7 +80,9 @@ class Victim:
         self.pid = os.fork()
         if self.pid == 0:
             _become(folder, self._out, self._err)
-            _exit_as(body)
+            if is_bounded:
+                _bound()
+            exit_as(body)
         self.started = time.monotonic()
 
     def __enter__(self) -> Victim:
@@ -84,21 +93,25 @@ class Victim:
             _kill(process)
         self._reap(0.0)
 
-    def signal(self, signum: int) -> None:
-        if self._reap(0.0) is None:
-            os.kill(self.pid, signum)
+    def signal(self, signum: int) -> bool:
+        """Send a signal, if it still runs; returns whether it does."""
+        if self._reap(0.0) is not None:
+            return False
+        os.kill(self.pid, signum)
+        return True
 
     def children(self) -> list[psutil.Process]:
         return [process for process in self._processes() if process.pid != self.pid]
 
     def wait(self, seconds: float) -> Ended:
+        """Wait for its end, and for that of the processes that it has started."""
+        ended = self.wait_alone(seconds)
+        return ended if ended.code is None else replace(ended, left=self._remains())
+
+    def wait_alone(self, seconds: float) -> Ended:
         status = self._reap(seconds)
-        left: tuple[str, ...] = ()
-        if status is not None:
-            left = self._remains()
         out, err = (_text(path) for path in (self._out, self._err))
-        code = None if status is None else os.waitstatus_to_exitcode(status)
-        return Ended(code, out, err, left)
+        return Ended(None if status is None else os.waitstatus_to_exitcode(status), out, err, ())
 
     _status: int | None = None
 
@@ -116,15 +129,7 @@ class Victim:
         return self._status
 
     def _processes(self) -> list[psutil.Process]:
-        """Living processes of its session, itself included; psutil tells a reused id apart."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if os.getsid(process.pid) == self.pid and process.status() != "zombie":
-                    found.append(process)
-            except (psutil.Error, OSError):
-                continue
-        return found
+        return processes_in(self.folder, self.pid)
 
     def _remains(self) -> tuple[str, ...]:
         until = time.monotonic() + ORPHAN_SECONDS
@@ -157,7 +162,6 @@ def slm_lab(*words: object) -> Callable[[], None]:
 def _become(folder: Path, out: Path, err: Path) -> None:
     os.setsid()
     os.chdir(folder)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
     for path, descriptor in ((Path(os.devnull), 0), (out, 1), (err, 2)):
         flags = os.O_RDONLY if descriptor == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         handle = os.open(path, flags, 0o600)
@@ -172,26 +176,31 @@ def _become(folder: Path, out: Path, err: Path) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _exit_as(body: Callable[[], object]) -> None:
-    """End this process as Python would after running `body`."""
-    code: Any = 0
-    try:
-        body()
-    except SystemExit as exit_:
-        code = exit_.code
-        if not isinstance(code, int | None):
-            print(code, file=sys.stderr)  # noqa: T201
-            code = 1
-    except KeyboardInterrupt:
-        code = 130
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        multiprocessing.util._exit_function()  # type: ignore[attr-defined]
-        os._exit(code or 0)
+def _bound() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_FILE_BYTES, MOST_FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+
+
+def processes_in(folder: Path, session: int | None = None) -> list[psutil.Process]:
+    """Living processes in a folder or of a session.
+
+    psutil tells a reused id apart, but takes too long to ask it about every process.
+    """
+    found = []
+    for pid in psutil.pids():
+        try:
+            if os.getsid(pid) == session or _is_in(pid, folder):
+                process = psutil.Process(pid)
+                if process.status() != "zombie":
+                    found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def _is_in(pid: int, folder: Path) -> bool:
+    here = os.readlink(f"/proc/{pid}/cwd")
+    return here == str(folder) or here.startswith(f"{folder}/")
 
 
 def _kill(process: psutil.Process) -> None:

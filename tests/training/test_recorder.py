@@ -55,11 +55,11 @@ def test_a_row_is_written_with_the_columns_in_their_order(layout):
     )
 
 
-def test_algorithm_columns_follow_the_base_and_unknown_ones_come_last(layout):
+def test_further_columns_follow_the_base_in_the_order_given(layout):
     Recorder(layout, 0, 0).record(
-        row(100, 1.0, kl=0.1, entropy=0.6, clip_eps=0.2, grad_norm=0.5, clip_frac=0.0)
+        row(100, 1.0, grad_norm=0.5, clip_eps=0.2, entropy=0.6, surprise=0.1)
     )
-    assert header(layout)[10:] == ["grad_norm", "clip_eps", "entropy", "kl", "clip_frac"]
+    assert header(layout)[10:] == ["grad_norm", "clip_eps", "entropy", "surprise"]
 
 
 def test_a_column_that_appears_later_is_empty_in_earlier_rows(layout):
@@ -68,7 +68,7 @@ def test_a_column_that_appears_later_is_empty_in_earlier_rows(layout):
     recorder.record(row(200, 2.0, kl=0.2, entropy=0.6))
     recorder.record(row(300, 3.0))
     table = read_session(csv(layout))
-    assert list(table)[10:] == ["entropy", "kl"]
+    assert list(table)[10:] == ["kl", "entropy"]
     assert table["entropy"].tolist() == pytest.approx([nan, 0.6, nan], nan_ok=True)
     assert table["kl"].tolist() == pytest.approx([0.1, 0.2, nan], nan_ok=True)
 

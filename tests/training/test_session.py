@@ -47,6 +47,7 @@ def test_the_columns_of_a_curve_are_known_and_in_order(make_spec, run_session, a
     assert list(train_table(trained)) == BASE + OWN[algorithm]
     assert list(train_table(tried)) == [*BASE, "grad_norm", *OWN[algorithm]]
     assert train_table(tried)["grad_norm"].iloc[-1] > 0
+    assert train_table(trained)[OWN[algorithm]].iloc[-1].notna().all()  # a misspelt one is NaN
 
 
 def test_rows_come_every_log_frequency_frames_and_at_the_end(make_spec, run_session):

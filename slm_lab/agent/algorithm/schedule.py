@@ -12,6 +12,7 @@ import torch
 
 from slm_lab.agent.algorithm.base import SavedInParts, make_own
 from slm_lab.spec import NetSpec, Problem, SchedulerSpec, ScheduleSpec, SpecError
+from slm_lab.spec.optim import OWN_SCHEDULERS
 from slm_lab.spec.record import load_object
 from slm_lab.spec.trust import is_own
 
@@ -59,7 +60,7 @@ class LearningRate:
 
     `LinearToZero` and `LinearToMin` depend on the frame alone: they start at the first update's and
     fall in a straight line, however many frames lie between updates. The schedulers of torch count
-    updates.
+    updates. A rate of exactly 0 also stops the statistics of observations (`Preprocessor`).
     """
 
     def __init__(self, initial: float, spec: SchedulerSpec | None, frames_per_update: int) -> None:
@@ -109,12 +110,12 @@ def _factor(spec: SchedulerSpec, frames_per_update: int) -> Callable[[int], floa
     if is_own(spec.name):
         own = _own(spec.name, json.dumps(dict(spec.kwargs), sort_keys=True))
         return lambda frames: float(own.value(frames))
-    if spec.name not in ("LinearToZero", "LinearToMin"):
+    if spec.name not in OWN_SCHEDULERS:
         return None
     # The unit of frames changes no value beyond rounding: with this one, rates are the same to the
     # last bit as when they were computed from the number of updates.
     span = spec.kwargs["frame"] / frames_per_update
-    floor = spec.kwargs.get("min_factor", 0.1) if spec.name == "LinearToMin" else 0.0
+    floor = spec.kwargs.get("min_factor", 0.0)
     return lambda frames: max(floor, 1 - frames / frames_per_update * (1 - floor) / span)
 
 

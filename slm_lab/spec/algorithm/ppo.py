@@ -14,6 +14,7 @@ from slm_lab.spec.memory import MemoryKind
 
 ROLLOUT = 2048
 """Transitions of a rollout, over all envs, where a spec does not say."""
+PPO_COLUMNS = ("clip_eps", "entropy")
 PPO_NET = base.mlp([64, 64], "tanh", 3e-4, **ACTOR_CRITIC)
 
 
@@ -87,7 +88,7 @@ RECORDS = (
         memories=frozenset({"rollout"}),
         critic="keys",
         privileged_critic=True,
-        columns=("clip_eps", "entropy"),
+        columns=PPO_COLUMNS,
         defaults=base.Defaults({"name": "OnPolicyBatchReplay"}, PPO_NET),
     ),
 )

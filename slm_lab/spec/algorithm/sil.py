@@ -6,7 +6,7 @@ from typing import Any
 
 from slm_lab.spec.algorithm import base
 from slm_lab.spec.algorithm.a2c import A2C_NET, ActorCriticSpec
-from slm_lab.spec.algorithm.ppo import PPO_NET, PPOSpec
+from slm_lab.spec.algorithm.ppo import PPO_COLUMNS, PPO_NET, PPOSpec
 from slm_lab.spec.block import Block, Count, Key, NonNegative
 
 
@@ -55,6 +55,6 @@ RECORDS = (
         style=base.Style("grey", "X"),
         order=70,
         memories=frozenset({"rollout"}),
-        columns=("clip_eps", "entropy"),
+        columns=PPO_COLUMNS,
     ),
 )

@@ -106,8 +106,10 @@ def run_session(
             # Checked under the lock: its previous holder may have finished the session.
             if job.options.resume and is_finished(job.layout, job.trial, session):
                 return SessionEnd(session)
+            cores = job.options.cores or max(1, available_cores() // concurrency(job.spec))
             try:
-                parts = (job.spec, job.layout, job.trial, session, job.options)
+                options = replace(job.options, cores=cores)
+                parts = (job.spec, job.layout, job.trial, session, options)
                 unit = Session(*parts, report=report, should_stop=should_stop, shared=job.shared)
             except (SpecError, EnvError) as error:
                 return SessionEnd(session, str(error), bad_input=error)
@@ -276,6 +278,8 @@ def signals_kept() -> Iterator[None]:
     handlers = {s: signal.getsignal(s) for s in STOP_SIGNALS}
     try:
         yield
+    except SystemExit as end:  # of Ray's handler, whose exit code is the number of the signal
+        raise SystemExit(128 + signal.SIGTERM if end.code == signal.SIGTERM else end.code) from None
     finally:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)

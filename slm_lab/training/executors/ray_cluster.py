@@ -174,7 +174,9 @@ class _RemoteSession:
         """Queue for a node, and start the session there, from its checkpoint if it has one."""
         name = self._job.layout.session_name(self._job.trial, self._session)
         resumes = self._job.options.resume or self._deaths > 0
-        job = replace(self._job, options=replace(self._job.options, resume=resumes))
+        cores = int(self._resources["num_cpus"])
+        options = replace(self._job.options, resume=resumes, cores=cores)
+        job = replace(self._job, options=options)
         host = ray.remote(SessionHost).options(scheduling_strategy="SPREAD", **self._resources)
         self._actor = host.remote(job, self._session)
         if resumes:
