@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import shutil
@@ -80,6 +81,16 @@ def small(*sets: str) -> Spec:
     return load_spec("td3.yaml", sets=[*SETS, *sets])
 
 
+def dashboard_of(data: Path) -> str:
+    """What the page shows of a folder at first."""
+    from slm_lab.dashboard.server import make_app
+
+    text: str = (
+        make_app(data).test_client().get("/_dash-layout", headers={"Host": "localhost"}).text
+    )
+    return text
+
+
 def curves(run: Path | RunLayout) -> list[str]:
     layout = run if isinstance(run, RunLayout) else RunLayout.open(run)
     paths = [layout.session_csv(0, session, "train") for session in layout.sessions(0)]
@@ -122,6 +133,8 @@ def test_it_trains_is_listed_compared_reported_scored_and_exported(slm_lab, exam
     outputs = [slm_lab(*command) for command in reading]
     assert [code for code, _, _ in outputs] == [0] * len(reading), outputs
     assert "TD3" in outputs[0][1]
+    if importlib.util.find_spec("dash"):
+        assert "TD3" in dashboard_of(Path("data"))
     assert not Path("executed").exists()
     assert "td3" not in sys.modules
 
