@@ -112,7 +112,10 @@ def read_run_records(path: Path, *, folder: Path | None = None) -> list[RunRecor
         content = read_json(folder or path.parent, path, MAX_RECORD_BYTES)
         entries: list[dict[str, Any]] = content["sittings"]
         known = {each.name for each in fields(RunRecord)}
-        return [RunRecord(**{k: v for k, v in entry.items() if k in known}) for entry in entries]
+        records = [RunRecord(**{k: v for k, v in entry.items() if k in known}) for entry in entries]
+        for record in records:
+            record.modules = dict(record.modules)  # whatever the file holds
+        return records
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
 
@@ -209,7 +212,8 @@ def module_hashes(spec: Spec) -> dict[str, dict[str, str]]:
 def warn_of_changed_modules(before: RunRecord, now: RunRecord) -> None:
     """Warn of code of the user's own that has changed since a run was last trained."""
     for module, entry in now.modules.items():
-        if before.modules.get(module, entry)["sha256"] != entry["sha256"]:
+        then = before.modules.get(module)
+        if isinstance(then, dict) and then.get("sha256") != entry["sha256"]:
             logger.warning(
                 f"{entry['file']}: the module `{module}` has changed since this run was last "
                 "trained, so that its parts come from different code. To go on with the code as it "

@@ -27,6 +27,7 @@ from slm_lab.spec.load import load_saved_spec as load_saved_spec
 from slm_lab.spec.load import load_spec as load_spec
 from slm_lab.spec.load import packaged_spec_dir as packaged_spec_dir
 from slm_lab.spec.load import packaged_specs as packaged_specs
+from slm_lab.spec.load import read_saved_spec as read_saved_spec
 from slm_lab.spec.load import spec_from_dict as spec_from_dict
 from slm_lab.spec.load import spec_names as spec_names
 from slm_lab.spec.load import upgrade_file as upgrade_file
