@@ -38,6 +38,7 @@ from slm_lab.training.distributed import SharedAlgorithm
 from slm_lab.training.executors.local import shared_nets
 from slm_lab.training.loop import Loop, evaluate
 from slm_lab.types import Rows, Transition, on_host
+from tests import masks
 from tests.lives import LosesLives
 
 FRAMES = 200
@@ -146,7 +147,8 @@ def _envs() -> Iterator[None]:
     }
     for name, env in envs.items():
         gym.register(name, entry_point=env)
-    yield
+    with masks.registered():
+        yield
     for name in envs:
         del gym.registry[name]
 
@@ -157,7 +159,10 @@ def spec_with(algorithm: str, *features: str) -> Spec:
     is_image = "frame stack" in features and "recurrent net" not in features
     for feature in sorted(features, key=lambda name: name != "recurrent net"):
         keys |= _keys_of(feature, algorithm)
-    if "life loss" in features or (is_image and "multi-discrete actions" not in features):
+    if {"multi-discrete actions", "action masks"} <= set(features):
+        keys["env.name"] = masks.CHOICES
+    is_vector = {"multi-discrete actions", "action masks"} & set(features)
+    if "life loss" in features or (is_image and not is_vector):
         net = _CONV_NET | {
             "batch_norm": "batch norm" in features,
             "shared": "shared net" in features,
@@ -218,6 +223,7 @@ def _keys_of(feature: str, algorithm: str) -> dict[str, Any]:
         "symlog": {"agent.algorithm.symlog": True},
         "clip_vloss": {"agent.algorithm.clip_vloss": True},
         "multi-discrete actions": {"env.name": "compatibility/TwoChoices-v0", "env.max_t": None},
+        "action masks": {"env.name": masks.MINES, "env.max_t": None},
         "rows on a device": {},  # no spec of a plain env gives them: see `OnDevice`
         "several envs": {"env.num_envs": 3},
         "compiled": {},
@@ -281,7 +287,7 @@ def walk(algorithm: str, *features: str) -> None:
     """Construct, learn, save half-way, resume, compare, evaluate."""
     spec = spec_with(algorithm, *features)
     for feature in features:
-        if feature not in ("rows on a device", "multi-discrete actions"):
+        if feature not in ("rows on a device", "multi-discrete actions", "action masks"):
             assert FEATURES[feature].is_on(spec), f"{feature} is not on"
     with ExitStack() as stack:
         whole = start(spec, features, stack)

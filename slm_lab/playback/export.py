@@ -5,7 +5,7 @@ the frozen normaliser, the net, the most likely action, squashing, and the scale
 
     input   obs [B, ...] as the env gives it: float32, uint8 for images, int64 for integers. With
             env.frame_stack it is the stacked observation; a Dict or Tuple is flattened as
-            `gymnasium.spaces.flatten` does
+            `gymnasium.spaces.flatten` does; the action mask, of an env that has one, comes last
     output  action [B, ...] as the env's `step` takes it
 
 A file is kept only if, after reading it back, it acts as the agent in memory does.
@@ -103,7 +103,7 @@ class Policy(nn.Module):
 
 def portable(codecs: Codecs) -> Codecs:
     """Codecs with one input: the parts of a Dict or Tuple observation as one flat vector."""
-    if isinstance(codecs.obs, space.Concat):
+    if isinstance(codecs.obs, space.Parts):
         return Codecs(space.Cast(codecs.obs.shape, codecs.obs.dtype), codecs.action)
     return codecs
 
@@ -119,7 +119,7 @@ def obs_encoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
     if isinstance(codec, OneHot):
         return _one_hot(codec)
     if isinstance(codec, space.OneHots):
-        parts = [_one_hot(part) for part in codec.parts]
+        parts = [_one_hot(part) for part in codec.digits]
         return lambda obs: torch.cat(
             [part(column) for part, column in zip(parts, obs.flatten(1).unbind(1), strict=True)], 1
         )

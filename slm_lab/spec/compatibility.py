@@ -95,6 +95,7 @@ FEATURES: dict[str, Feature] = {
         _algorithm_flag("symlog"),
         _algorithm_flag("clip_vloss"),
         Feature("multi-discrete actions", "env.name", lambda s: False),  # seen once there is an env
+        Feature("action masks", "env.action_mask", lambda s: False),  # so are these
         Feature("rows on a device", "env.dlpack", lambda s: s.env.kwargs.get("dlpack")),
         Feature("several envs", "env.num_envs", lambda s: s.env.num_envs > 1),
         Feature("compiled", "meta.compile", lambda s: s.meta.compile == "on"),
@@ -181,6 +182,9 @@ _APART = (
     {"recurrent net", "batch norm"},
     {"life loss", "privileged critic"},
     {"life loss", "multi-discrete actions"},
+    {"life loss", "action masks"},
+    {"privileged critic", "action masks"},
+    {"rows on a device", "action masks"},
 )
 
 Verdict = Literal["accepted", "refused", "not applicable"]

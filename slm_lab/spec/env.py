@@ -93,6 +93,9 @@ class EnvSpec(Block):
     privileged: Flag = Key(
         False, "Let a critic net of its own read `privileged_state`, if the env has one."
     )
+    action_mask: Flag = Key(
+        True, "Keep to the actions that an env's mask allows, if it offers one."
+    )
     backend: Backend = Key("auto", "Engine that runs the env.")
     frame_stack: Annotated[SmallCount, Field(le=64)] = Key(
         1, "Last observations seen together; frame_op_len is an old name."

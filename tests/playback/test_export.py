@@ -18,6 +18,7 @@ from slm_lab.playback import export as module
 from slm_lab.playback.export import ExportError, Policy, check_actions, export_policy
 from slm_lab.playback.saved_agent import load_agent
 from slm_lab.runs.find import open_run
+from tests import masks
 
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
 needs_onnx = pytest.mark.skipif(
@@ -193,6 +194,14 @@ def test_the_other_formats_hold_the_same(make_spec, pendulum, export, format, ca
     }
     path = export(specs[case](), format)
     assert path.suffix == {"torch-export": ".pt2", "onnx": ".onnx"}[format]
+
+
+def test_a_policy_with_a_mask_reads_it_behind_the_values(make_spec, export):
+    with masks.registered():
+        path = export(make_spec("DQN", env__name=masks.MINES))
+    rows = np.tile(np.array([0.1, 0.5, 0.9, 0.3], np.float32), (4, 1))
+    actions = act(path, np.concatenate([rows, np.eye(4, dtype=np.float32)], 1))
+    assert actions.tolist() == [0, 1, 2, 3]
 
 
 # What the file does

@@ -88,6 +88,7 @@ RECORDS = (
         critic="keys",
         privileged_critic=True,
         columns=("clip_eps", "entropy"),
+        action_masks=True,
         defaults=base.Defaults({"name": "OnPolicyBatchReplay"}, PPO_NET),
     ),
 )
