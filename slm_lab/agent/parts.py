@@ -37,10 +37,12 @@ class FloatRows:
         rows = obs.flatten(-self._dims) if self._dims > 1 else obs
         if rows.dtype != torch.uint8:  # also those of an exported policy, which reads no bytes
             return rows
-        frames = rows.reshape(*rows.shape[:-1], self._frames, -1)
+        frames = rows.reshape(*rows.shape[:-1], self._frames, sum(self._widths))
         parts = zip(torch.split(frames, self._widths, -1), self._is_wide, strict=True)
         floats = [
-            part.contiguous().view(torch.float32) if is_wide else part.float()
+            part.clone(memory_format=torch.contiguous_format).view(torch.float32)
+            if is_wide
+            else part.float()
             for part, is_wide in parts
         ]
         return torch.cat(floats, -1).flatten(-2)

@@ -245,23 +245,23 @@ class Parts(ObsCodec):
 
     def __init__(self, leaves: Mapping[Path, ObsCodec], mask: int = 0) -> None:
         in_bytes = any(codec.dtype == "uint8" for codec in leaves.values())
-        self._leaves: list[_Leaf] = []
+        self.leaves: list[Leaf] = []
         end = 0
         for path, codec in leaves.items():
             is_wide = in_bytes and codec.dtype == "float32"
             start, end = end, end + math.prod(codec.shape) * (4 if is_wide else 1)
-            self._leaves.append(_Leaf(path, slice(start, end), codec, is_wide))
+            self.leaves.append(Leaf(path, slice(start, end), codec, is_wide))
         self.mask = mask
         if mask:
             start, end = end, end + mask
-            self._leaves.append(_Leaf((ACTION_MASK,), slice(start, end), MaskCodec(mask), False))
+            self.leaves.append(Leaf((ACTION_MASK,), slice(start, end), MaskCodec(mask), False))
         super().__init__((end,), "uint8" if in_bytes else "float32")
         names = (".".join(map(str, path)) for path in leaves)
         kinds = ((codec.shape, codec.dtype) for codec in leaves.values())
         self.parts = tuple(ObsPart(name, *kind) for name, kind in zip(names, kinds, strict=True))
 
     def write(self, obs: Any, out: np.ndarray) -> None:
-        for leaf in self._leaves:
+        for leaf in self.leaves:
             value = obs
             for key in leaf.path:
                 value = value[key]
@@ -269,7 +269,7 @@ class Parts(ObsCodec):
 
     def read(self, rows: np.ndarray) -> dict[Hashable, Any]:
         found: dict[Hashable, Any] = {}
-        for leaf in self._leaves:
+        for leaf in self.leaves:
             *outer, last = leaf.path
             place = found
             for key in outer:
@@ -279,7 +279,9 @@ class Parts(ObsCodec):
 
 
 @dataclass(frozen=True, slots=True)
-class _Leaf:
+class Leaf:
+    """A part of a row: the keys that lead to it, and where it lies."""
+
     path: Path
     columns: slice
     codec: ObsCodec

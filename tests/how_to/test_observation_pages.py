@@ -18,7 +18,10 @@ from slm_lab.cli.main import app
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w.]+\.(py|yaml))\n")
-SAYS = {"action-masks.md": "action mask:  4 columns"}
+SAYS = {
+    "action-masks.md": "action mask:  4 columns",
+    "dict-observations.md": "camera:     image (1, 32, 32) uint8",
+}
 
 
 @pytest.mark.slow

@@ -25,12 +25,10 @@ from slm_lab.agent.algorithm.schedule import scheduled_value
 from slm_lab.agent.learning.compiler import Compiled
 from slm_lab.agent.learning.learner import NetState, State
 from slm_lab.agent.net.mlp import MLPNet
-from slm_lab.agent.net.rows import FORBIDDEN, RowNet, draw_allowed
+from slm_lab.agent.net.rows import FORBIDDEN, NumpyPolicy, RowNet, draw_allowed
 from slm_lab.spec import DQNSpec, SARSASpec
 
 Heads = Sequence[Tensor]
-NumpyPolicy = Callable[[np.ndarray], list[np.ndarray]]
-"""Observations [N, ...] -> head outputs, without torch."""
 
 
 class Choice:
@@ -298,7 +296,7 @@ def numpy_policy(net: nn.Module, rows: int) -> NumpyPolicy | None:
         inside = numpy_policy(net.net, rows)
         if inside is None:
             return None
-        return lambda seen: net.in_numpy(inside(net.observation_in_numpy(seen)), seen)
+        return lambda seen: net.in_numpy(inside, seen)
     if not isinstance(net, MLPNet) or rows > MAX_ROWS:
         return None
     tails = list(net.tails) if isinstance(net.tails, nn.ModuleList) else [net.tails]

@@ -7,7 +7,6 @@ helps to learn, may know more than the policy (Pinto et al. 2018).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -305,11 +304,11 @@ class TwinCritic:
         self, spec: NetSpec, setup: Setup, *, crossed: bool, spectral_norm: bool = False
     ) -> None:
         spaces = setup.spaces
-        out_dim = spaces.action_sizes[0]
-        if spaces.is_continuous:
-            spaces = replace(spaces, obs_shape=(math.prod(spaces.obs_shape) + out_dim,))
-            out_dim = 1
-        nets = [make_row_net(spec, spaces, (out_dim,)).to(setup.device) for _ in range(2)]
+        actions = spaces.action_sizes[0]
+        joined, out_dim = (actions, 1) if spaces.is_continuous else (0, actions)
+        nets = [
+            make_row_net(spec, spaces, (out_dim,), joined=joined).to(setup.device) for _ in range(2)
+        ]
         if spectral_norm:
             for net in nets:
                 _bound_last_hidden_layer(net)
