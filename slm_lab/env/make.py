@@ -61,7 +61,9 @@ def make_env(
         env = SubprocessVectorEnv(spec, seed=seed, cores=cores)
     else:
         envs = make_gymnasium_envs(spec, render=render)
-        env = GymnasiumVectorEnv(envs, seed=seed, threads=spec.num_threads or 1)
+        env = GymnasiumVectorEnv(
+            envs, seed=seed, threads=spec.num_threads or 1, action_mask=spec.action_mask
+        )
     if spec.frame_stack == 1:
         return env
     if env.spaces.privileged:

@@ -357,7 +357,7 @@ class _Part:
         spec, registered, seeds = pickle.loads(task)
         registered = registered or find_registered(spec)
         envs = [make_gymnasium_env(spec, registered) for _ in seeds]
-        self._env = GymnasiumVectorEnv(envs, seed=seeds)
+        self._env = GymnasiumVectorEnv(envs, seed=seeds, action_mask=spec.action_mask)
         return self._env.codecs
 
     def share(self, path: str, layout: Layout, slots: range) -> None:

@@ -17,6 +17,7 @@ import gymnasium as gym
 import numpy as np
 from loguru import logger
 
+from slm_lab.env.action_mask import observe_masks
 from slm_lab.env.error import EnvError
 from slm_lab.env.space import ActionCodec, Codecs, ObsCodec, action_codec, obs_codec, quicken
 from slm_lab.types import Rows, Spaces, Transition, on_host
@@ -113,6 +114,7 @@ class VectorEnv:
         self._obs_codec, self._action_codec = obs, action
         self.codecs = Codecs(obs, action)
         sizes = action.type, action.sizes, action.bounded
+        traits = {"parts": obs.parts, "mask": obs.mask, **traits}
         self.spaces = Spaces(obs.shape, obs.dtype, *sizes, **traits)
         self.episodes = EpisodeStats(num_envs)
         self._seeds, self._action_rng = spawn_streams(seed, num_envs)
@@ -141,7 +143,10 @@ class VectorEnv:
         )
 
     def sample_action(self) -> np.ndarray:
-        """Random actions in the agent's units, from a stream of their own."""
+        """Random actions in the agent's units, allowed ones if the env has a mask."""
+        if self.spaces.mask:
+            mask = on_host(self.obs)[:, -self.spaces.mask :]
+            return self._action_codec.sample_allowed(self._action_rng, mask)
         return self._action_codec.sample(self._action_rng, self.num_envs)
 
     def render(self) -> np.ndarray | None:
@@ -218,10 +223,25 @@ class GymnasiumVectorEnv(VectorEnv):
     obs: np.ndarray
 
     def __init__(
-        self, envs: Sequence[gym.Env[Any, Any]], *, seed: int | Sequence[int], threads: int = 1
+        self,
+        envs: Sequence[gym.Env[Any, Any]],
+        *,
+        seed: int | Sequence[int],
+        threads: int = 1,
+        action_mask: bool = True,
     ) -> None:
         self._envs = list(envs)
-        codecs = obs_codec(envs[0].observation_space), action_codec(envs[0].action_space)
+        env_seeds, _ = spawn_streams(seed, len(envs))
+        for env, env_seed in zip(self._envs, env_seeds, strict=True):
+            env.action_space.seed(env_seed)
+            quicken(env.unwrapped.action_space)
+        mask, self._first_reset = 0, None
+        if action_mask:
+            self._envs, mask, self._first_reset = observe_masks(self._envs, env_seeds[0])
+        codecs = (
+            obs_codec(self._envs[0].observation_space, mask),
+            action_codec(envs[0].action_space),
+        )
         super().__init__(len(envs), *codecs, seed)
         # Two observation buffers in turn: the last one handed out survives the next step.
         self.obs, self._spare_obs, self._final_obs = (self._blank_obs() for _ in range(3))
@@ -230,9 +250,6 @@ class GymnasiumVectorEnv(VectorEnv):
         self._terminated, self._truncated, self._episode_end = flags
         self._flags_are_set = False
 
-        for env, env_seed in zip(self._envs, self._seeds, strict=True):
-            env.action_space.seed(env_seed)
-            quicken(env.unwrapped.action_space)
         self._log = EpisodeLog(self.num_envs)
         self._started = False
         self._reset_options: dict[str, Any] | None = None
@@ -356,7 +373,11 @@ class GymnasiumVectorEnv(VectorEnv):
         options = self._reset_options
         self._log.begin(slot, origin if options is None else {**origin, RESET_OPTIONS: options})
         given = {} if options is None else {"options": options}  # an env may know no options
-        obs, _ = env.reset(seed=seed, **given)
+        if self._first_reset is not None and not given:
+            obs, _ = self._first_reset
+        else:
+            obs, _ = env.reset(seed=seed, **given)
+        self._first_reset = None
         self._obs_codec.write(obs, self._rows[slot])
 
     def _replay_episode(self, slot: int, episode: Mapping[str, Any]) -> None:

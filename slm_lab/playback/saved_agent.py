@@ -113,7 +113,7 @@ def _read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]
 def _acting_spec(spec: Spec, states: dict[str, State], num_envs: int) -> Spec:
     """The same agent's spec for `num_envs` envs, on the CPU."""
     changes: dict[str, Any] = {"env.num_envs": num_envs, "agent.net.gpu": False}
-    if "net" in states and "log_std" not in states["net"]:
+    if "net" in states and not {"log_std", "net.log_std"} & states["net"].keys():
         # The original ignores log_std_init for one-dimensional actions and in shared nets.
         given = spec.to_dict()["agent"]["net"]
         keys = [key for key in ("log_std_init", "actor_log_std_init") if given.get(key) is not None]

@@ -36,6 +36,7 @@ from slm_lab.spec.net import ConvNetSpec as ConvNetSpec
 from slm_lab.spec.net import DuelingConvNetSpec as DuelingConvNetSpec
 from slm_lab.spec.net import DuelingMLPNetSpec as DuelingMLPNetSpec
 from slm_lab.spec.net import MLPNetSpec as MLPNetSpec
+from slm_lab.spec.net import MultiInputNetSpec as MultiInputNetSpec
 from slm_lab.spec.net import NetSpec as NetSpec
 from slm_lab.spec.net import RecurrentNetSpec as RecurrentNetSpec
 from slm_lab.spec.net import TorchArcNetSpec as TorchArcNetSpec

@@ -18,6 +18,7 @@ from slm_lab.playback import export as module
 from slm_lab.playback.export import ExportError, Policy, check_actions, export_policy
 from slm_lab.playback.saved_agent import load_agent
 from slm_lab.runs.find import open_run
+from tests import masks, parts
 
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
 needs_onnx = pytest.mark.skipif(
@@ -193,6 +194,36 @@ def test_the_other_formats_hold_the_same(make_spec, pendulum, export, format, ca
     }
     path = export(specs[case](), format)
     assert path.suffix == {"torch-export": ".pt2", "onnx": ".onnx"}[format]
+
+
+def test_a_policy_with_a_mask_reads_it_behind_the_values(make_spec, export):
+    with masks.registered():
+        path = export(make_spec("DQN", env__name=masks.MINES))
+    rows = np.tile(np.array([0.1, 0.5, 0.9, 0.3], np.float32), (4, 1))
+    actions = act(path, np.concatenate([rows, np.eye(4, dtype=np.float32)], 1))
+    assert actions.tolist() == [0, 1, 2, 3]
+
+
+def test_a_policy_of_parts_reads_them_flattened(make_spec, train_folder):
+    net = {
+        "type": "MultiInputNet",
+        "conv_hid_layers": [[2, 4, 4]],
+        "fc_hid_layers": [4],
+        "normalize": True,
+        "optim_spec": OPTIMIZER["optim_spec"],
+    }
+    with parts.registered():
+        folder = train_folder(
+            make_spec(env__name=parts.SIGNS, agent__net=net, env__normalize_obs=True)
+        )
+        path = export_policy(open_run(folder), 0, format="torchscript")
+        agent, ours = load_agent(folder, seed=1)
+        env = gym.make(parts.SIGNS)
+    obs, _ = env.reset(seed=3)
+    row = np.zeros((1, *ours.spaces.obs_shape), np.uint8)
+    ours.codecs.obs.write(obs, row[0])
+    flat = np.asarray(spaces.flatten(env.observation_space, obs), np.float32)[None]
+    assert act(path, flat).tolist() == np.asarray(agent.act(row, explore=False)).tolist()
 
 
 # What the file does

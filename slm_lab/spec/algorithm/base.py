@@ -154,6 +154,7 @@ class AlgorithmInfo(Record[AlgorithmSpec]):
     target_net: bool = False
     recurrent: bool = True  # learns from sequences
     privileged_critic: bool = False
+    action_masks: bool = False  # keeps to the actions that a mask allows
     columns: tuple[str, ...] = ()  # of the session's CSV, after those that every algorithm has
     seconds_saved: float = 1.5e-3  # by compiling, per gradient step on vectors, on one core
     defaults: Defaults = field(default_factory=lambda: Defaults({}, {}))
