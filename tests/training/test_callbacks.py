@@ -335,7 +335,7 @@ def test_an_agent_is_played_without_trust_in_the_callbacks_it_was_trained_with(
     tree["meta"]["callbacks"] = ["their_module:X", *one("CommandAtEnd", command="rm x")]
     path.write_text(json.dumps(tree))
     load_agent(folder)
-    with pytest.raises(SpecError, match=r"callbacks.0.name: .*code of the module `their_module`"):
+    with pytest.raises(SpecError, match=r"callbacks.0.*: .*code of the module `their_module`"):
         admit_modules(load_spec(path))
 
 
