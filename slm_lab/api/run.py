@@ -113,7 +113,7 @@ def run(
         return search(spec, options, resume=where)
     resumes = bool(at)
     options = replace(options or RunOptions(), mode=_checked(mode))
-    _check_command(spec, options)
+    _check_command(spec, options, goes_on=resumes)
     remote = upload_remote(options.upload_hf)
     if resumes:
         options = replace(options, resume=True)
@@ -177,8 +177,10 @@ def _checked(mode: str) -> Literal["dev", "train"]:
     raise SpecError([Problem("MODE", f"found `{mode}`; {fix}")], "the command")
 
 
-def _check_command(spec: Spec, options: RunOptions) -> None:
+def _check_command(spec: Spec, options: RunOptions, *, goes_on: bool = False) -> None:
     problems = []
+    if options.follow_budget and not goes_on:
+        problems.append(_follows_nothing())
     if options.log_level.upper() not in LOG_LEVELS:
         found = f"found `{options.log_level}`; expected DEBUG, INFO, WARNING or ERROR."
         problems.append(Problem("--log-level (or LOG_LEVEL)", found))
@@ -214,9 +216,13 @@ def _extension(asked: Spec, saved: Spec, options: RunOptions) -> Extension | Non
         ran = session_spec(saved)
         return extend(saved, ran, asked.env.max_frame, follow=options.follow_budget)
     if options.follow_budget:
-        fix = "it goes with more frames: train@FOLDER -s env.max_frame=..."
-        raise SpecError([Problem("--follow-budget", fix)], "the command")
+        raise SpecError([_follows_nothing()], "the command")
     return None
+
+
+def _follows_nothing() -> Problem:
+    fix = "it goes with more frames: train@FOLDER -s env.max_frame=..."
+    return Problem("--follow-budget", fix)
 
 
 def _extend(more: Extension, layout: RunLayout) -> None:

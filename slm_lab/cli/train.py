@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from slm_lab.cli.options import FAILED, LogLevel, Sets, Trust
+from slm_lab.cli.options import FAILED, LogLevel, Sets, Trust, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -273,7 +273,7 @@ def _print_trial(console: Console, metrics: TrialMetrics) -> None:
     console.print(f"[bold]Curve[/bold]   {escape(str(metrics.graph_png))}")
     console.print(f"[bold]Folder[/bold]  {escape(str(metrics.predir))}")
     for session, why in metrics.stopped.items():
-        console.print(f"[bold]Session {session} ended early[/bold]: {escape(why)}")
+        console.print(f"[bold]Session {session} ended early[/bold]: {escape(printable(why))}")
     for session, error in metrics.failed.items():
         reason = escape(error.splitlines()[-1])
         console.print(f"[bold red]Session {session} failed[/bold red]: {reason}")

@@ -73,9 +73,11 @@ def load_session(
             f"{run.layout.predir / 'model'}: no {run.kind(best=best)} agent of trial "
             f"{run.trial} session {session}. Saved: session {saved}."
         )
-    admit_modules(run.spec)
+    # Callbacks belong to training: whoever plays an agent need not trust theirs.
+    spec = run.spec.with_values({"meta.callbacks": []})
+    admit_modules(spec)
     states = _read_states(run, session, best=best)
-    spec = _acting_spec(run.spec, states, num_envs)
+    spec = _acting_spec(spec, states, num_envs)
     env_seed, agent_seed = replay_seeds(seed, run.trial, session)
     env = make_env(spec.env, seed=env_seed, render=render)
     try:

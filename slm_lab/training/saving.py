@@ -147,9 +147,9 @@ class SessionSaver:
         if found is None:
             return False
         manifest, state = found
-        if manifest.spec_sha256 in self._earlier:  # why it ended then holds no longer
-            state["loop"]["stop_reason"] = None
         try:
+            if manifest.spec_sha256 in self._earlier:  # why it ended then holds no longer
+                state["loop"]["stop_reason"] = None
             load(state)
         except (KeyError, TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
             reason = f"the state does not fit this spec ({error!r:.300})"

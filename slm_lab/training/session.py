@@ -242,7 +242,7 @@ class Session:
     def _has_checkpoint(self) -> bool:
         """Whether a resume finds the session's own agent."""
         folder = self._layout.checkpoint_dir(self._trial, self._session)
-        return self._options.resume and any(folder.glob("last*"))
+        return self._options.resume and any((folder / n).exists() for n in ("last", "last-1"))
 
     def _resume(self, max_bytes: int) -> None:
         if not self.saver.restore(self.load_state_dict, max_bytes):

@@ -15,6 +15,7 @@ from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.runs.extend import extend, schedule_ends
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.provenance import read_run_records
+from slm_lab.runs.resume import check_same_experiment
 from slm_lab.runs.summary import summarize
 from slm_lab.training.session import Session
 from slm_lab.types import Spaces, Transition
@@ -118,8 +119,9 @@ def test_a_run_that_followed_its_budget_is_still_resumed_by_its_first_spec(data)
     followed = load_spec(layout.trial_spec_path(0))
     assert dict(schedule_ends(followed))["agent.net.lr_scheduler_spec.frame"] == 640
     assert run(longer, f"train@{folder}", data).frame == 320
-    with pytest.raises(SpecError, match="--follow-budget: it goes with more frames"):
-        run(longer, f"train@{folder}", replace(data, follow_budget=True))
+    for mode in (f"train@{folder}", "train", "search"):
+        with pytest.raises(SpecError, match="--follow-budget: it goes with more frames"):
+            run(longer, mode, replace(data, follow_budget=True))
 
 
 def test_a_callback_that_ended_a_run_ends_it_again_only_if_it_wants_to(data):
@@ -143,8 +145,11 @@ def test_a_search_is_not_extended(data):
     spec = small_spec("PPO", env__max_frame=100)
     folder = run(spec, "train", data).predir
     (folder / "ray_tune").mkdir()
+    longer = spec.with_values({"env.max_frame": 200})
     with pytest.raises(SpecError, match=r"a search cannot be extended: .*best_spec.json"):
-        run(spec.with_values({"env.max_frame": 200}), f"train@{folder}", data)
+        run(longer, f"train@{folder}", data)
+    with pytest.raises(SpecError, match=r"a search cannot be extended: .*best_spec.json"):
+        check_same_experiment(longer, RunLayout(folder, "tiny"), None)
 
 
 @pytest.mark.slow

@@ -324,23 +324,19 @@ def test_a_command_of_a_run_folder_is_refused_until_its_user_has_run_the_same(
     admit_modules(load_spec(folder / "tiny_t0_spec.json", "tiny"))
 
 
-@pytest.mark.parametrize(
-    ("callbacks", "message"),
-    [
-        ("StopAtScore", "meta.callbacks: found 'StopAtScore'; expected a list"),
-        ([3], r"meta.callbacks.0: found 3; expected a name, or a mapping with `name`"),
-        (["StopAtScor"], r"meta.callbacks.0.name: .*Did you mean `StopAtScore`"),
-        (["StopAtScore"], r"meta.callbacks.0.score: missing, and StopAtScore needs it"),
-        ([{"name": "SaveEvery", "evry": 3}], r"0.evry: unknown key for SaveEvery. Did you mean"),
-        ([{"name": "SaveEvery", "every": 0}], r"meta.callbacks.0.every: found 0"),
-        ([{"name": "Curriculum", "stages": []}], r"0.stages: found \[\]; expected stages whose"),
-        (["1x:Y"], r"meta.callbacks.0.name: found '1x:Y'; expected module:Class"),
-        ([{"name": "WebhookAtEnd", "url": "file:///etc"}], r"0.url: .*expected an address"),
-    ],
-)
-def test_a_callback_that_cannot_be_is_refused_with_its_key(callbacks, message, make_spec):
-    with pytest.raises(SpecError, match=message):
-        make_spec(meta__callbacks=callbacks)
+def test_an_agent_is_played_without_trust_in_the_callbacks_it_was_trained_with(
+    make_spec, train_folder
+):
+    from slm_lab import load_agent
+
+    folder = train_folder(make_spec())
+    path = folder / "tiny_t0_spec.json"
+    tree = json.loads(path.read_text())
+    tree["meta"]["callbacks"] = ["their_module:X", *one("CommandAtEnd", command="rm x")]
+    path.write_text(json.dumps(tree))
+    load_agent(folder)
+    with pytest.raises(SpecError, match=r"callbacks.0.*: .*code of the module `their_module`"):
+        admit_modules(load_spec(path))
 
 
 @pytest.mark.parametrize(
@@ -365,19 +361,6 @@ def test_a_callback_of_ones_own_is_checked_before_anything_is_written(
 def test_reading_a_spec_imports_no_module_of_a_callback(own, make_spec):
     make_spec(meta__callbacks=[own])
     assert "own_callbacks" not in sys.modules
-
-
-def test_a_search_changes_keys_of_a_callback_but_never_what_runs(make_spec):
-    callbacks = one("SaveEvery", every=100)
-    searched = make_spec(meta__callbacks=callbacks).with_values
-    searched({"search": {"meta.callbacks.0.every__choice": [50, 100]}})
-    for key in (
-        "meta.callbacks__choice",
-        "meta.callbacks.0__choice",
-        "meta.callbacks.0.name__choice",
-    ):
-        with pytest.raises(SpecError, match="never what runs"):
-            searched({"search": {key: [["a:B"], "a:B"]}})
 
 
 def test_callbacks_given_in_python_are_written_into_the_spec(own, make_spec):
