@@ -184,7 +184,10 @@ def _resume(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
 def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
     try:
         record, cores, folder = layout.trial_provenance(0), available_cores(), layout.predir
-        with recorded_run(record, options.mode, cores, folder=folder, spec=spec) as this:
+        precision = _precision(spec)
+        with recorded_run(
+            record, options.mode, cores, folder=folder, spec=spec, precision=precision
+        ) as this:
             with live_graphs(layout, trial=0):
                 end = run_sessions(spec, layout, trial=0, options=options)
             how = "stopped" if end.stopped_by else _failure_text(end.failed) or "finished"
@@ -200,6 +203,17 @@ def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
         if not options.resume and not layout.sessions(0):
             shutil.rmtree(layout.predir, ignore_errors=True)
         raise
+
+
+def _precision(spec: Spec) -> str:
+    """The precision that this machine trains a spec in."""
+    if spec.meta.precision == "float32":
+        return "float32"
+    # Imported here: with several sessions this process has no other use for torch.
+    from slm_lab.agent.algorithm.base import resolve_device
+    from slm_lab.agent.learning.precision import resolve_precision
+
+    return resolve_precision(spec, resolve_device(spec.agent.net.gpu)).name
 
 
 def _analyze(spec: Spec, layout: RunLayout, options: RunOptions, end: TrialEnd) -> TrialMetrics:
