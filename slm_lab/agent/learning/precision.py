@@ -153,8 +153,11 @@ class RoundedProducts(TorchFunctionMode):
     ) -> Any:
         if func not in _PRODUCTS or len(args) < 2 or id(args[1]) not in self._rounded:
             return func(*args, **(kwargs or {}))
-        x, weight, bias, *options = args
-        result = func(x.to(self._dtype), self._rounded[id(weight)], None, *options).float()
+        x, weight, *options = args
+        named = dict(kwargs or {})
+        bias = options.pop(0) if options else named.pop("bias", None)
+        rounded = x.to(self._dtype), self._rounded[id(weight)]
+        result = func(*rounded, None, *options, **named).float()
         if bias is None:
             return result
         return result + (bias if func is F.linear else bias.view(-1, *[1] * (weight.dim() - 2)))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
 from loguru import logger
 from torch import Tensor, nn
@@ -121,6 +122,14 @@ def test_factors_are_rounded_and_biases_are_not() -> None:
     assert value(product(1.0, 0.0), 1 + SMALL) == 1.0
     assert value(product(1.0, 1 + SMALL), 1.0) == 2 + SMALL
     assert value(product(1 + SMALL, 0.0), 1.0, exact=True) == 1 + SMALL
+
+
+def test_a_product_may_name_its_arguments() -> None:
+    x, weight, bias = torch.ones(1, 1, 4), torch.full((1, 1, 1), 1 + SMALL), torch.ones(1)
+    with precision.RoundedProducts([weight], torch.bfloat16):
+        named = F.conv1d(x, weight, bias=bias, stride=2)
+        assert F.conv1d(x, weight, None, 2).tolist() == [[[1.0, 1.0]]]
+    assert named.tolist() == [[[2.0, 2.0]]]
 
 
 @pytest.mark.usefixtures("small_layers_are_wide")
