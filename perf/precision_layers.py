@@ -83,11 +83,11 @@ def main() -> None:
         weight = torch.randn(outputs, channels, kernel, kernel)
         name = f"{rows} rows, convolution {channels}x{side}x{side} to {outputs}, {kernel}/{stride}"
 
-        def layer(a: Tensor, b: Tensor, stride: int = stride) -> Tensor:
+        def convolution(a: Tensor, b: Tensor, stride: int = stride) -> Tensor:
             return F.conv2d(a, b, None, stride)
 
-        size = layer(x, weight).numel() * weight[0].numel()
-        cases.append((name, layer, x, weight, size))
+        products = convolution(x, weight).numel() * weight[0].numel()
+        cases.append((name, convolution, x, weight, products))
     print("| layer | float32 us | bfloat16 us | faster by | multiplications |")
     print("|---|---|---|---|---|")
     for name, layer, x, weight, size in cases:
