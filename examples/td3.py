@@ -96,7 +96,7 @@ class TD3(SavedInParts):
         self._random_frames = max(1000, self._batch_size) if given is None else given
         with initialising(setup.seeds.net):
             actor = make_net(net, spaces.obs_shape, (self._dim,)).to(setup.device)
-            self._actor = NetState("net", actor, net)
+            self._actor = NetState("net", actor, net, setup.precision)
             self._critics = TwinCritic(net, setup, crossed=False)
         nets = [self._actor, *self._critics.net_states]
         self.modules = {each.name: each.net for each in nets}

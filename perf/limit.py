@@ -2,7 +2,8 @@
 
 Called by side_by_side.py: `python limit.py SPEC_FILE SPEC_NAME SET...`. Prints one line of JSON:
 the milliseconds each part takes per frame on the threads of this process, and the frames per second
-that no library computing the same products in float32 can pass.
+that no library computing the same products can pass. With `meta.precision=bfloat16` the products of
+wide layers are those of bfloat16, and so is the limit.
 
 The products are recorded, not listed by hand: one round of acting and learning runs eagerly under a
 dispatch mode that notes every product torch computes. Each product is then timed by itself on data
@@ -68,7 +69,7 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _layout(arg: Any) -> Any:
-    return (tuple(arg.shape), arg.stride()) if isinstance(arg, torch.Tensor) else arg
+    return (arg.dtype, tuple(arg.shape), arg.stride()) if isinstance(arg, torch.Tensor) else arg
 
 
 def _copy(arg: Any) -> Any:

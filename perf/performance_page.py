@@ -26,7 +26,8 @@ IMAGES = PAGE.parent / "images"
 
 def main() -> None:
     sections = {
-        "side by side": side_by_side(),
+        "side by side": side_by_side(reports()),
+        "side by side in bfloat16": side_by_side(in_bfloat16(reports()), "slm_lab_bfloat16"),
         "parts": parts(),
         "start-up": start_up(),
         "playground": playground(),
@@ -63,22 +64,29 @@ def reports() -> dict[str, dict[str, Any]]:
     return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
 
 
-def side_by_side() -> str:
+def in_bfloat16(all_reports: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Reports of the workloads measured in bfloat16, with those numbers as our own."""
+    return {name: r | r["bfloat16"] for name, r in all_reports.items() if "bfloat16" in r}
+
+
+def side_by_side(found: dict[str, dict[str, Any]], our: str = "slm_lab") -> str:
+    if not found:
+        return "Not measured yet."
     lines = [
         "| workload | cores | frames/s, steady | / SB3 | / SBX | of the limit "
         "| to target: ours · SB3 · SBX | peak MB: ours · SB3 · SBX |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for name, report in reports().items():
+    for name, report in found.items():
         cells = [
             name,
             str(report["settings"].get("cores", 1)),
-            f"{of(report, 'slm_lab', 'steady_fps'):,.0f}",
+            f"{of(report, our, 'steady_fps'):,.0f}",
             ratio(report, "sb3"),
             ratio(report, "sbx"),
             f"{statistics.median(shares):.0%}" if (shares := report.get("share_of_limit")) else "",
-            per_library(report, "target_seconds", "{:.0f} s"),
-            per_library(report, "peak_mb", "{:,.0f}"),
+            per_library(report, our, "target_seconds", "{:.0f} s"),
+            per_library(report, our, "peak_mb", "{:,.0f}"),
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -97,8 +105,8 @@ def ratio(report: dict[str, Any], peer: str) -> str:
     return f"{statistics.median(rounds):.2f} ({min(rounds):.2f} to {max(rounds):.2f})"
 
 
-def per_library(report: dict[str, Any], key: str, form: str) -> str:
-    values = [of(report, contestant, key) for contestant in ("slm_lab", "sb3", "sbx")]
+def per_library(report: dict[str, Any], our: str, key: str, form: str) -> str:
+    values = [of(report, contestant, key) for contestant in (our, "sb3", "sbx")]
     if values[0] is None:
         return ""
     return " · ".join("-" if value is None else form.format(value) for value in values)

@@ -9,6 +9,8 @@ The peers get the batch sizes, nets, update-to-data ratio and coefficients of ou
 interleaved (ours, SB3, SBX, ours, ...), so that other load on the machine affects all of them, and
 ratios are taken within a round. Each round begins with the measurement of the machine's limit
 (limit.py). Each run is a process of its own, pinned to the cores of its workload.
+
+Where layers are wide we run twice, in float32 and in bfloat16, each beside its own limit.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from perf.workloads import QUICK, QUICK_SHARE, WORKLOADS, Workload, settings_of
 
 HERE = Path(__file__).parent
 PEERS = ("sb3", "sbx")
+OURS = {"slm_lab": "float32", "slm_lab_bfloat16": "bfloat16"}
 # Compilation is over well before this share of the frames; what follows is the steady state.
 WARM_UP = 0.3
 
@@ -65,8 +69,8 @@ def speeds(curve: Sequence[Sequence[float]], learning_starts: int) -> tuple[floa
 
 def run_once(contestant: str, workload: Workload, frames: int, seed: int, python: Path) -> Result:
     settings = settings_of(workload.spec(frames), workload)
-    if contestant == "slm_lab":
-        sets = [*workload.assignments(frames), f"meta.random_seed={seed}"]
+    if contestant in OURS:
+        sets = [*workload.assignments(frames, OURS[contestant]), f"meta.random_seed={seed}"]
         script = [sys.executable, "-m", "perf.contestant_slm_lab"]
         options = [str(workload.spec_file), workload.spec_name, *sets]
     else:
@@ -99,9 +103,10 @@ def is_reached(score: float, target: float | None) -> bool:
     return target is not None and score >= target
 
 
-def measure(script: str, workload: Workload, frames: int) -> dict[str, float]:
+def measure(script: str, workload: Workload, frames: int, precision: str) -> dict[str, float]:
     """Times per frame and their sum, as limit.py or own_profile.py measures them."""
-    options = [str(workload.spec_file), workload.spec_name, *workload.assignments(frames)]
+    sets = workload.assignments(frames, precision)
+    options = [str(workload.spec_file), workload.spec_name, *sets]
     command = [sys.executable, str(HERE / script), *options]
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     parts: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
@@ -123,9 +128,9 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def ratios(results: Sequence[Result], peer: str) -> dict[str, list[float]]:
+def ratios(results: Sequence[Result], our: str, peer: str) -> dict[str, list[float]]:
     """Ratios of our speed to the peer's, one per round."""
-    ours = {r.seed: r for r in results if r.contestant == "slm_lab"}
+    ours = {r.seed: r for r in results if r.contestant == our}
     theirs = {r.seed: r for r in results if r.contestant == peer}
     rounds = sorted(ours.keys() & theirs.keys())
     return {
@@ -150,14 +155,14 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--frames", type=int, help="default: as the workload says")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="four workloads, once, fewer frames")
-    parser.add_argument("--only", nargs="+", choices=("slm_lab", *PEERS), metavar="LIBRARY")
+    parser.add_argument("--only", nargs="+", choices=(*OURS, *PEERS), metavar="LIBRARY")
     parser.add_argument("--output", type=Path, default=HERE / "results")
     args = parser.parse_args()
     unknown = set(args.workloads) - set(WORKLOADS)
     if unknown:
         parser.error(f"no workload {', '.join(sorted(unknown))}. There are: {', '.join(WORKLOADS)}")
     args.workloads = args.workloads or (QUICK if args.quick else list(WORKLOADS))
-    args.only = args.only or ("slm_lab", *PEERS)
+    args.only = args.only or (*OURS, *PEERS)
     if set(PEERS) & set(args.only) and not args.peer_python.exists():
         parser.error(f"--peer-python: no {args.peer_python}. Run `make bench-ppo`, which makes it.")
     return args
@@ -182,51 +187,64 @@ def compare(name: str, workload: Workload, args: argparse.Namespace) -> None:
         "pinned": pin(workload.cores),
     }
     print(f"\n## {name}\nMachine: {machine}\nSettings: {settings}", flush=True)
-    contestants = [c for c in ("slm_lab", *workload.peers) if c in args.only]
+    ours = [c for c in OURS if c in args.only and (c == "slm_lab" or workload.bfloat16)]
+    contestants = [*ours, *(peer for peer in workload.peers if peer in args.only)]
     results: list[Result] = []
-    profile = measure("own_profile.py", workload, frames)
-    limits: list[dict[str, float]] = []
+    profiles = {c: measure("own_profile.py", workload, frames, OURS[c]) for c in ours}
+    limits: dict[str, list[dict[str, float]]] = {c: [] for c in ours}
     for seed in range(repeats):
-        limits.append(measure("limit.py", workload, frames))
-        print(f"  limit, round {seed}: {limits[-1]['fps']:,.0f} frames/s", flush=True)
+        for our in ours:
+            limits[our].append(measure("limit.py", workload, frames, OURS[our]))
+            limit = limits[our][-1]["fps"]
+            print(f"  limit in {OURS[our]}, round {seed}: {limit:,.0f} frames/s", flush=True)
         for contestant in contestants:
             results.append(run_once(contestant, workload, frames, seed, args.peer_python))
             print(f"  {contestant} seed {seed}: {results[-1].fps:,.0f} frames/s", flush=True)
 
     print(f"\n{table(results)}\n")
-    compared = {peer: ratios(results, peer) for peer in workload.peers if peer in contestants}
+    report: dict[str, Any] = {
+        "machine": machine,
+        "settings": settings,
+        "target": workload.target,
+        "results": [asdict(result) for result in results],
+    }
+    peers = [c for c in contestants if c in PEERS]
+    for our in ours:
+        found = summary(our, results, peers, limits[our], profiles[our])
+        report |= found if our == "slm_lab" else {OURS[our]: found}
+    for contestant in contestants:
+        versions = next(r.versions for r in results if r.contestant == contestant)
+        print(f"{contestant}: " + ", ".join(f"{name} {v}" for name, v in versions.items()))
+    args.output.mkdir(parents=True, exist_ok=True)
+    path = args.output / f"{name}.json"
+    path.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"Written: {path.name}")
+
+
+def summary(
+    our: str,
+    results: Sequence[Result],
+    peers: Sequence[str],
+    limits: Sequence[dict[str, float]],
+    profile: dict[str, float],
+) -> dict[str, Any]:
+    """Print how one of ours compares with the peers and with its limit; returns it for the file."""
+    compared = {peer: ratios(results, our, peer) for peer in peers}
     for peer, values in compared.items():
         for kind, rounds in values.items():
             if rounds:
                 middle = statistics.median(rounds)
                 spread = f"{min(rounds):.2f} to {max(rounds):.2f}, {len(rounds)} rounds"
-                print(f"slm_lab / {peer}, {kind}: {middle:.2f} ({spread})")
-    ours = [r.steady_fps for r in results if r.contestant == "slm_lab"]
-    shares = [fps / limit["fps"] for fps, limit in zip(ours, limits, strict=False)]
+                print(f"{our} / {peer}, {kind}: {middle:.2f} ({spread})")
+    speeds = [r.steady_fps for r in results if r.contestant == our]
+    shares = [fps / limit["fps"] for fps, limit in zip(speeds, limits, strict=False)]
     if shares:
-        print(f"share of the machine's limit, steady: {statistics.median(shares):.0%}")
-    print("ours: " + ", ".join(f"{key} {value:,.3f}" for key, value in profile.items()))
+        print(f"{our}, share of the machine's limit, steady: {statistics.median(shares):.0%}")
+    print(f"{our}: " + ", ".join(f"{key} {value:,.3f}" for key, value in profile.items()))
     for limit in limits:
         parts = ", ".join(f"{key} {value:,.3f}" for key, value in limit.items())
-        print(f"limit: {parts}")
-    for contestant in contestants:
-        versions = next(r.versions for r in results if r.contestant == contestant)
-        print(f"{contestant}: " + ", ".join(f"{name} {v}" for name, v in versions.items()))
-
-    report = {
-        "machine": machine,
-        "settings": settings,
-        "target": workload.target,
-        "results": [asdict(result) for result in results],
-        "ratios": compared,
-        "limits": limits,
-        "profile": profile,
-        "share_of_limit": shares,
-    }
-    args.output.mkdir(parents=True, exist_ok=True)
-    path = args.output / f"{name}.json"
-    path.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"Written: {path.name}")
+        print(f"limit in {OURS[our]}: {parts}")
+    return {"ratios": compared, "limits": limits, "profile": profile, "share_of_limit": shares}
 
 
 if __name__ == "__main__":

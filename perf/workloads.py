@@ -33,13 +33,14 @@ class Workload:
     sets: tuple[str, ...] = ()  # `-s` assignments, for the peers too
     cores: int = 1
     target: float | None = None  # mean of the last 100 returns that time is taken to
+    bfloat16: bool = False  # whether layers are wide enough to be measured in bfloat16, too
 
     def spec(self, frames: int) -> Spec:
         return load_spec(self.spec_file, self.spec_name, sets=self.assignments(frames))
 
-    def assignments(self, frames: int) -> list[str]:
+    def assignments(self, frames: int, precision: str = "float32") -> list[str]:
         always = ["meta.max_session=1", f"env.max_frame={frames}", f"meta.threads={self.cores}"]
-        return [*self.sets, *always, "meta.compile=on"]
+        return [*self.sets, *always, "meta.compile=on", f"meta.precision={precision}"]
 
 
 SB3 = ("sb3",)
@@ -55,17 +56,23 @@ WORKLOADS = {
     ),
     "dqn_cartpole": Workload(OWN, "dqn_cartpole", 60_000, peers=BOTH),
     "ddqn_per_cartpole": Workload(OWN, "ddqn_per_cartpole", 60_000),
-    "sac_pendulum": Workload(OWN, "sac_pendulum", 12_000, peers=BOTH, target=-200.0),
-    "crossq_pendulum": Workload(OWN, "crossq_pendulum", 12_000, peers=BOTH, target=-200.0),
+    "sac_pendulum": Workload(OWN, "sac_pendulum", 12_000, peers=BOTH, target=-200.0, bfloat16=True),
+    "crossq_pendulum": Workload(
+        OWN, "crossq_pendulum", 12_000, peers=BOTH, target=-200.0, bfloat16=True
+    ),
     "ppo_lunarlander": Workload(OWN, "ppo_lunarlander", 100_000, peers=BOTH),
     "ppo_halfcheetah": Workload(
-        OWN, "ppo_mujoco", 65_536, peers=BOTH, sets=("env=HalfCheetah-v5",), cores=2
+        OWN, "ppo_mujoco", 65_536, peers=BOTH, sets=("env=HalfCheetah-v5",), cores=2, bfloat16=True
     ),
     "ppo_humanoid": Workload(
-        OWN, "ppo_mujoco", 32_768, peers=BOTH, sets=("env=Humanoid-v5",), cores=2
+        OWN, "ppo_mujoco", 32_768, peers=BOTH, sets=("env=Humanoid-v5",), cores=2, bfloat16=True
     ),
-    "sac_halfcheetah": Workload(OWN, "sac_mujoco", 8_000, peers=BOTH, sets=("env=HalfCheetah-v5",)),
-    "sac_humanoid": Workload(OWN, "sac_mujoco", 6_000, peers=BOTH, sets=("env=Humanoid-v5",)),
+    "sac_halfcheetah": Workload(
+        OWN, "sac_mujoco", 8_000, peers=BOTH, sets=("env=HalfCheetah-v5",), bfloat16=True
+    ),
+    "sac_humanoid": Workload(
+        OWN, "sac_mujoco", 6_000, peers=BOTH, sets=("env=Humanoid-v5",), bfloat16=True
+    ),
     "ppo_cheetah_run": Workload(
         ARC / "ppo" / "ppo_playground.yaml",
         "ppo_playground_vnorm_constlr",
@@ -78,6 +85,7 @@ WORKLOADS = {
             "agent.algorithm.minibatch_size=960",
         ),
         cores=2,
+        bfloat16=True,
     ),
     "ppo_pong": Workload(
         SHIPPED / "ppo" / "ppo_pong.json",
@@ -86,6 +94,7 @@ WORKLOADS = {
         peers=SB3,
         sets=("meta.log_frequency=2048",),
         cores=2,
+        bfloat16=True,
     ),
     "ppo_pong_one_core": Workload(
         SHIPPED / "ppo" / "ppo_pong.json",
@@ -93,6 +102,7 @@ WORKLOADS = {
         32_768,
         peers=SB3,
         sets=("meta.log_frequency=2048",),
+        bfloat16=True,
     ),
 }
 QUICK = ("a2c_cartpole", "ppo_cartpole", "dqn_cartpole", "sac_pendulum")

@@ -22,6 +22,7 @@ import pytest
 import torch
 
 from slm_lab.agent.agent import make_agent
+from slm_lab.agent.learning import precision
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.spec import Spec, SpecError, spec_from_dict
@@ -156,6 +157,14 @@ def _envs() -> Iterator[None]:
         del gym.registry[name]
 
 
+@pytest.fixture(autouse=True)
+def _small_layers_are_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let bfloat16 reach the layers of small nets, on every CPU."""
+    monkeypatch.setattr(precision, "_LEAST_PRODUCTS", 0)
+    monkeypatch.setattr(precision, "_LEAST_SIDE", 1)
+    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda device_type: True)
+
+
 def spec_with(algorithm: str, *features: str) -> Spec:
     """A small spec of the algorithm with these features on."""
     keys: dict[str, Any] = {"meta.compile": "on" if "compiled" in features else "off"}
@@ -241,6 +250,7 @@ def _keys_of(feature: str, algorithm: str) -> dict[str, Any]:
         "rows on a device": {},  # no spec of a plain env gives them: see `OnDevice`
         "several envs": {"env.num_envs": 3},
         "compiled": {},
+        "bfloat16": {"meta.precision": "bfloat16"},
     }
     return keys[feature]
 
@@ -312,6 +322,7 @@ def walk(algorithm: str, *features: str) -> None:
         for loop in (whole, resumed):
             run(loop, FRAMES)
         assert whole.clock.updates > 0, "nothing was learned"
+        assert "in 0 of" not in whole.agent.precision, "nothing was rounded"
         learned, again = state_of(whole)["agent"], dict(leaves(state_of(resumed)["agent"]))
         for path, value in leaves(learned):
             assert np.isfinite(value).all(), path

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from slm_lab.agent.algorithm.base import AgentSeeds, Setup, resolve_device
 from slm_lab.agent.learning.compiler import is_worth_compiling
 from slm_lab.agent.learning.learner import Learner
+from slm_lab.agent.learning.precision import FLOAT32, resolve_precision
 from slm_lab.agent.memory.make import make_return_replay, make_rollout
 from slm_lab.agent.memory.replay import ReplayBuffer
 from slm_lab.agent.memory.return_replay import ImitationBuffer
@@ -73,8 +74,10 @@ class Agent:
         *,
         num_envs: int,
         recurrence: Recurrence | None = None,
+        precision: str = "float32",
     ) -> None:
         self.algorithm = algorithm
+        self.precision = precision  # of learning, in words
         self.experience = experience
         self._preprocessor = preprocessor
         self._device_rollout: RolloutBuffer | None = None
@@ -248,9 +251,14 @@ def make_agent(
         experience = ExperienceBuffer()
         if learns:
             experience = _make_experience(spec, setup, preprocessor, pace)
-        num_envs = spec.env.num_envs
         return Agent(
-            algorithm, experience, preprocessor, spaces, num_envs=num_envs, recurrence=recurrence
+            algorithm,
+            experience,
+            preprocessor,
+            spaces,
+            num_envs=spec.env.num_envs,
+            recurrence=recurrence,
+            precision=setup.precision.describe(algorithm.modules.values()),
         )
 
 
@@ -286,15 +294,17 @@ def _make_setup(
     compiles_act = compiles and is_worth_compiling(
         spec.meta.compile, seconds_saved=35e-6 * acts, seconds_spent=1.5
     )
+    device = resolve_device(spec.agent.net.gpu, device_index)
     return Setup(
         spaces=spaces,
         num_envs=spec.env.num_envs,
         seeds=AgentSeeds.spawn(seed),
-        device=resolve_device(spec.agent.net.gpu, device_index),
+        device=device,
         compile=spec.meta.compile_mode if compiles else None,
         compile_act=spec.meta.compile_mode if compiles_act else None,
         threads=spec.meta.threads or 1,
         distributed=bool(spec.meta.distributed),
+        precision=resolve_precision(spec, device) if learns else FLOAT32,
     )
 
 

@@ -252,7 +252,10 @@ def _resume(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
 def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
     try:
         record, cores, folder = layout.trial_provenance(0), available_cores(), layout.predir
-        with recorded_run(record, options.mode, cores, folder=folder, spec=spec) as this:
+        precision = _precision(spec)
+        with recorded_run(
+            record, options.mode, cores, folder=folder, spec=spec, precision=precision
+        ) as this:
             this.init_from = describe_source(spec)
             if spec.meta.extended:
                 this.extended_from = spec.meta.extended[-1].max_frame
@@ -273,6 +276,17 @@ def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
         if not options.resume and not layout.sessions(0):
             shutil.rmtree(layout.predir, ignore_errors=True)
         raise
+
+
+def _precision(spec: Spec) -> str:
+    """The precision that this machine trains a spec in."""
+    if spec.meta.precision == "float32":
+        return "float32"
+    # Imported here: with several sessions this process has no other use for torch.
+    from slm_lab.agent.algorithm.base import resolve_device
+    from slm_lab.agent.learning.precision import resolve_precision
+
+    return resolve_precision(spec, resolve_device(spec.agent.net.gpu)).name
 
 
 def _analyze(spec: Spec, layout: RunLayout, options: RunOptions, end: TrialEnd) -> TrialMetrics:

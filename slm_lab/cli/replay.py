@@ -168,7 +168,9 @@ def export(
     run = open_run(folder, trial=trial, trust=trust or (), checkpoint=checkpoint)
     session = run.best_session(best=not last) if session is None else session
     path = export_policy(run, session, best=not last, format=format, out=out)
-    typer.echo(f"{path}  (acts as the live agent does, on recorded and random observations)")
+    typer.echo(
+        f"{path}  (acts as the live agent does in float32, on recorded and random observations)"
+    )
     typer.echo(f"load    {HOW_TO_LOAD[format].format(path=path)}")
 
 

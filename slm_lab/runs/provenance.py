@@ -65,7 +65,8 @@ class RunRecord:
     `end` is "finished", "stopped" or "failed: ..."; a process that was killed leaves "died" and no
     times. `cpu_seconds` are those of the sessions: far fewer than `seconds` on every core means
     that the machine did other work. `git_dirty` is None where there is no checkout. `modules` are
-    those that the spec names, each with file and SHA-256.
+    those that the spec names, each with file and SHA-256. `precision` is what the machine computed
+    in, which may be less than the spec asks for.
     """
 
     mode: str
@@ -82,17 +83,25 @@ class RunRecord:
     init_from: dict[str, Any] | None = None  # folder, and by session what was taken from it
     extended_from: int | None = None  # frames, where this one gave the run more
     stop_reasons: dict[str, str] = field(default_factory=dict)  # of callbacks, by session
+    precision: str | None = None
 
 
 @contextmanager
 def recorded_run(
-    path: Path, mode: str, cores: int, *, folder: Path, spec: Spec | None = None
+    path: Path,
+    mode: str,
+    cores: int,
+    *,
+    folder: Path,
+    spec: Spec | None = None,
+    precision: str | None = None,
 ) -> Iterator[RunRecord]:
     """Add a record to the file `path` in a run folder; the caller sets its `end`."""
     started = datetime.now(UTC).isoformat(timespec="seconds")
     known = versions(*PACKAGES, *ENV_PACKAGES)
     this = RunRecord(mode, git_sha(), git_dirty(), known, cores, platform.machine(), started)
     this.modules = {} if spec is None else module_hashes(spec)
+    this.precision = precision
     before = read_run_records(path, folder=folder)
     if before:
         warn_of_changed_modules(before[-1], this)

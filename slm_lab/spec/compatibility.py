@@ -111,6 +111,7 @@ FEATURES: dict[str, Feature] = {
         Feature("rows on a device", "env.dlpack", lambda s: s.env.kwargs.get("dlpack")),
         Feature("several envs", "env.num_envs", lambda s: s.env.num_envs > 1),
         Feature("compiled", "meta.compile", lambda s: s.meta.compile == "on"),
+        Feature("bfloat16", "meta.precision", lambda s: s.meta.precision == "bfloat16"),
     )
 }
 

@@ -135,6 +135,11 @@ class MetaSpec(Block):
     compile_mode: Literal["default", "reduce-overhead", "max-autotune"] = Key(
         "default", "How to compile, as torch.compile names it; reduce-overhead is CUDA graphs."
     )
+    precision: Literal["float32", "bfloat16", "float16"] = Key(
+        "float32",
+        "Type in which wide layers are multiplied while learning: float32, bfloat16, or, on CUDA, "
+        "float16. Weights and results stay float32.",
+    )
     threads: SmallCount | None = Key(
         None, "Torch threads of each session; null is 1. With 2 PPO trains two nets at once."
     )

@@ -357,6 +357,6 @@ class Session:
             f"{self._name}: {self._spec.agent.algorithm.name} on {self._spec.env.name} "
             f"x{self._env.num_envs} ({self._env.backend}), seed {self._spec.meta.random_seed}, "
             f"{torch.get_num_threads()} thread(s), learning step "
-            f"{'compiled' if self._agent.is_compiled else 'eager'}, "
+            f"{'compiled' if self._agent.is_compiled else 'eager'}, {self._agent.precision}, "
             f"resumes {'exactly' if self._env.restorable else 'with new episodes'}"
         )

@@ -15,7 +15,7 @@ from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.analysis.trial import TrialMetrics
 from slm_lab.api.run import RunStopped, SessionsFailed, run
 from slm_lab.env.error import EnvError
-from slm_lab.runs.provenance import git_sha
+from slm_lab.runs.provenance import git_sha, read_run_records
 from slm_lab.spec import Spec, SpecError, load_spec, spec_from_dict
 from slm_lab.spec.schema import SAVED_RUN_KEYS
 from slm_lab.training.options import RunOptions
@@ -315,6 +315,12 @@ def test_a_stopped_run_is_analysed_and_does_not_look_like_a_finished_one(faulty,
     [
         ({}, "trian", {}, "MODE: found `trian`; expected dev, train, train@"),
         ({}, "dev", {"log_level": "loud"}, "--log-level .*found `loud`; expected DEBUG, INFO"),
+        (
+            {"meta__precision": "float16", "agent__net__gpu": False},
+            "dev",
+            {},
+            "meta.precision: float16 is for CUDA",
+        ),
         ({"env__name": "CartPol-v1"}, "dev", {}, "env.name: `CartPol-v1` is not registered"),
         ({"env__name": "no_such_module:X-v0"}, "dev", {}, "cannot import `no_such_module`"),
     ],
@@ -356,3 +362,18 @@ def test_the_time_in_the_folder_name_can_be_given(tmp_path):
     assert run(spec, "dev", options).predir == tmp_path / "tiny_2026_01_31_235959"
     with pytest.raises(SpecError, match=r"--timestamp: found `\.\./x`; expected the form 2026"):
         run(spec, "dev", RunOptions(data_dir=str(tmp_path), timestamp="../x"))
+
+
+@pytest.mark.parametrize(("has_bfloat16", "precision"), [(True, "bfloat16"), (False, "float32")])
+def test_a_run_records_the_precision_that_the_machine_computed_in(
+    tmp_path, monkeypatch, has_bfloat16, precision
+):
+    monkeypatch.chdir(tmp_path)
+    name = "slm_lab.agent.learning.precision.multiplies_bfloat16"
+    monkeypatch.setattr(name, lambda device_type: has_bfloat16)
+    run(tiny(meta__precision="bfloat16"), mode="train")
+    (record,) = read_run_records(next(tmp_path.glob("data/*/info/*provenance.json")))
+    assert record.precision == precision
+    log = next(tmp_path.glob("data/*/log/*")).read_text()
+    starts_in = "bfloat16 in 0 of 4 layers" if has_bfloat16 else "float32"
+    assert f"learning step eager, {starts_in}, resumes" in log

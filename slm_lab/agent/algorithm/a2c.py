@@ -54,7 +54,7 @@ class ActorCritic(SavedInParts):
         self.to_env = distribution.to_env
         actor, critic = spec.agent.net, spec.agent.critic
         with initialising(setup.seeds.net):
-            self.nets = ActorCriticNets(distribution, actor, critic, setup.device)
+            self.nets = ActorCriticNets(distribution, actor, critic, setup.device, setup.precision)
         self.modules = self.nets.modules
         self._value_loss = make_loss(critic.loss_spec)
         self.critic = Critic(self.nets, setup.device, normalize=own.normalize_v_targets)

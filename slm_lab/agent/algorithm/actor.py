@@ -36,6 +36,7 @@ class Choice:
 
     noise_kind: NoiseKind
     noise_dim: int
+    evaluates = False  # whether it also gives log-probs and values, which learning compares with
 
     def __call__(self, heads: Heads, *inputs: Tensor) -> tuple[Tensor, ...]:
         """(actions,), or (actions, log-probs, values); pure, so that it can be compiled."""
@@ -71,8 +72,12 @@ class Actor:
         in_numpy = setup.device.type == "cpu" and setup.spaces.obs_dtype == "float32"
         self._numpy = numpy_policy(net.net, setup.num_envs) if in_numpy else None
         # The net's own entries alone: every further input would cost a little at each call.
-        own = net.own_entries(state)
+        self._own = own = net.own_entries(state)
         self._keys, self._tensors = list(own), tuple(own.values())
+        # Rounding the weights at each step pays for many rows only. But log-probs that learning
+        # will compare with are computed as it computes them.
+        as_learned = choice.evaluates or setup.num_envs > MAX_ROWS
+        self._exact = not (net.rounds and as_learned)
         self._compiled = None
         if setup.compile_act is not None and self._numpy is None:
             self._num_inputs = len(choice.inputs(self._noise.first, 0))
@@ -93,7 +98,8 @@ class Actor:
             return self._choice.in_numpy(self._numpy(obs.numpy()), noise, frame)
         inputs = self._choice.inputs(noise, frame)
         if self._compiled is None:
-            action, *self.evaluated = self._choice(self._net.net(obs), *inputs)
+            heads = self._net.net(obs) if self._exact else self._net(self._own, obs)
+            action, *self.evaluated = self._choice(heads, *inputs)
         else:
             action, *self.evaluated = self._compiled(*inputs, *self._tensors, obs)
         return action
@@ -107,7 +113,7 @@ class Actor:
     def _pure(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         inputs, parameters = tensors[: self._num_inputs], tensors[self._num_inputs : -1]
         state = dict(zip(self._keys, parameters, strict=True))
-        return self._choice(self._net(state, tensors[-1]), *inputs)
+        return self._choice(self._net(state, tensors[-1], exact=self._exact), *inputs)
 
 
 class SampledPolicy(Choice):
@@ -128,6 +134,7 @@ class SampledPolicy(Choice):
         self.noise_kind, self.noise_dim = distribution.noise_kind, distribution.noise_dim
         self._policy = policy or distribution
         self._policy_and_value = policy_and_value
+        self.evaluates = policy_and_value is not None
         self._squashed = squashed
         is_discrete = distribution.spaces.action_type == "discrete"
         self._is_categorical = is_discrete and distribution.own is None

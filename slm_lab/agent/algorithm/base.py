@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from slm_lab.agent.learning.compiler import CompileMode
 from slm_lab.agent.learning.learner import Learner, NetState, State, acting_weights, gradient_update
+from slm_lab.agent.learning.precision import FLOAT32, Precision
 from slm_lab.spec import LossSpec
 from slm_lab.spec.record import load_object
 from slm_lab.spec.trust import is_own
@@ -50,6 +51,7 @@ class Setup:
     compile_act: CompileMode | None
     threads: int = 1  # of this session
     distributed: bool = False  # whether other workers move the same nets
+    precision: Precision = FLOAT32
 
 
 class Stateful(Protocol):

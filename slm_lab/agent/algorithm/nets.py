@@ -17,6 +17,7 @@ from torch.nn.utils import parametrizations
 from slm_lab.agent.algorithm.base import Setup, initialising
 from slm_lab.agent.algorithm.distribution import ActionDistribution, Distribution
 from slm_lab.agent.learning.learner import NetState, State
+from slm_lab.agent.learning.precision import FLOAT32, Precision
 from slm_lab.agent.net.mlp import init_head
 from slm_lab.agent.net.recurrent import RecurrentNet
 from slm_lab.agent.net.rows import inner_net, make_row_net
@@ -54,6 +55,7 @@ class ActorCriticNets:
         actor: NetSpec,
         critic: NetSpec,
         device: torch.device,
+        precision: Precision = FLOAT32,
     ) -> None:
         self._action_distribution = distribution
         self.shared = bool(actor.shared)
@@ -79,7 +81,7 @@ class ActorCriticNets:
             init_head(head, actor.actor_init_std)
         init_head(value_head, critic.critic_init_std)
         self.net_states = [
-            NetState(name, net.to(device), spec) for name, (net, spec) in nets.items()
+            NetState(name, net.to(device), spec, precision) for name, (net, spec) in nets.items()
         ]
         self.specs = {net.name: net.spec for net in self.net_states}
         self.modules = {net.name: net.net for net in self.net_states}
@@ -290,7 +292,7 @@ def make_q_net(spec: NetSpec, setup: Setup) -> NetState:
     """The net "net" of Q values, one per action."""
     with initialising(setup.seeds.net):
         net = make_row_net(spec, setup.spaces, setup.spaces.action_sizes, masked_heads=True)
-    return NetState("net", net.to(setup.device), spec)
+    return NetState("net", net.to(setup.device), spec, setup.precision)
 
 
 class TwinCritic:
@@ -312,7 +314,9 @@ class TwinCritic:
         if spectral_norm:
             for net in nets:
                 _bound_last_hidden_layer(net)
-        self.net_states = [NetState(f"q{i}_net", net, spec) for i, net in enumerate(nets, start=1)]
+        self.net_states = [
+            NetState(f"q{i}_net", net, spec, setup.precision) for i, net in enumerate(nets, start=1)
+        ]
         self._crossed = crossed
         followed = [] if crossed else [net.name for net in self.net_states]
         self.targets = {f"target_{name}": name for name in followed}

@@ -83,7 +83,7 @@ class PPO(SavedInParts):
         distribution = make_action_distribution(setup.spaces, own.action_pdtype)
         actor, critic = spec.agent.net, spec.agent.critic
         with initialising(setup.seeds.net):
-            self.nets = ActorCriticNets(distribution, actor, critic, setup.device)
+            self.nets = ActorCriticNets(distribution, actor, critic, setup.device, setup.precision)
         self.modules = self.nets.modules
         self.to_env = distribution.to_env
         self._value_loss = make_loss(critic.loss_spec)

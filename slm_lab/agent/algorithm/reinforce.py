@@ -34,7 +34,7 @@ class Reinforce(SavedInParts):
         self._action_distribution = make_action_distribution(setup.spaces, own.action_pdtype)
         with initialising(setup.seeds.net):
             policy_net = make_policy_net(self._action_distribution, net).to(setup.device)
-        self._net = NetState("net", policy_net, net)
+        self._net = NetState("net", policy_net, net, setup.precision)
         self.modules = {"net": self._net.net}
         state = self._net.initial_state() | {"entropy_coef": torch.zeros((), device=setup.device)}
         self.learner = on_policy_learner([self._net], state, self.loss, setup)

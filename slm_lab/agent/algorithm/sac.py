@@ -89,9 +89,8 @@ class SoftActorCritic(SavedInParts):
         given = own.training_start_step
         self._random_frames = max(1000, batch_size) if given is None else given
         with initialising(setup.seeds.net):
-            self._actor = NetState(
-                "net", make_policy_net(self._action_distribution, actor).to(setup.device), actor
-            )
+            policy_net = make_policy_net(self._action_distribution, actor).to(setup.device)
+            self._actor = NetState("net", policy_net, actor, setup.precision)
             is_crossed = own.name == "CrossQ"
             self._critics = TwinCritic(
                 critic, setup, crossed=is_crossed, spectral_norm=own.spectral_norm

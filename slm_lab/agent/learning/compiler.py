@@ -168,6 +168,8 @@ def _mm(a: Tensor, b: Tensor) -> Any:
     """Rewrite a product with a short side; MKL is best with large squares."""
     from torch._inductor.inductor_prims import force_stride_order
 
+    if a.dtype in (torch.bfloat16, torch.float16):
+        return NotImplemented  # loops would round at every term
     (rows, inner), columns = a.shape, b.shape[1]
     # Loops along memory, which inductor joins with the activations around them, and which spare a
     # call. A head of one or two outputs, and the gradient of its weights:

@@ -24,6 +24,15 @@ from torch.func import functional_call
 
 from slm_lab.agent.learning.compiler import Compiled, CompileMode
 from slm_lab.agent.learning.optimizer import make_optimizer
+from slm_lab.agent.learning.precision import (
+    FLOAT32,
+    Precision,
+    RoundedProducts,
+    scale_entries,
+    scaled,
+    skip_overflow,
+    unscaled,
+)
 from slm_lab.error import LabError
 from slm_lab.spec import NetSpec
 from slm_lab.types import ReplayBatch
@@ -37,10 +46,14 @@ _ACTING = "acting."  # begins the keys of weights that a worker acted with
 class NetState:
     """A net as a flat vector, and its optimiser. Its name is its key in the training state."""
 
-    def __init__(self, name: str, net: nn.Module, spec: NetSpec) -> None:
+    def __init__(
+        self, name: str, net: nn.Module, spec: NetSpec, precision: Precision = FLOAT32
+    ) -> None:
         self.name = name
         self.net = net.eval()
         self.spec = spec
+        self.precision = precision
+        self._rounded = precision.rounded_weights(net)
         self.optimizer = make_optimizer(spec.optim_spec)
         named = list(net.named_parameters())
         self._names = [key for key, _ in named]
@@ -58,6 +71,11 @@ class NetState:
     def size(self) -> int:
         return self._flat.numel()
 
+    @property
+    def rounds(self) -> bool:
+        """Whether some products are computed in half precision."""
+        return bool(self._rounded)
+
     def initial_state(self) -> State:
         """The flat vector under the net's name; slots, buffers and lr under `name.*`."""
         slots = self.optimizer.init(self._flat)
@@ -68,22 +86,35 @@ class NetState:
         if self.optimizer.decay:
             state[f"{self.name}.decay_mask"] = self._decay_mask
         state |= {f"{self.name}.slot.{key}": value for key, value in slots.items()}
+        if self.precision.scales_gradients:
+            state |= scale_entries(self._flat.device)
         return state | {
             f"{self.name}.buffer.{key}": value for key, value in self.net.named_buffers()
         }
 
     def __call__(
-        self, state: Mapping[str, Tensor], *inputs: Tensor, training: bool = False
+        self,
+        state: Mapping[str, Tensor],
+        *inputs: Tensor,
+        training: bool = False,
+        exact: bool = False,
     ) -> tuple[Tensor, ...]:
         """The net's outputs under the parameters of `state`.
 
         `training` matters to norm layers alone: it makes them use, and follow, batch statistics.
+        With `exact` all products are float32, whatever the precision.
         """
         tensors = self.named_parameters(state[self.name])
         prefix = f"{self.name}.buffer."
         tensors |= {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         self.net.train(training)
-        outputs: tuple[Tensor, ...] = functional_call(self.net, tensors, inputs)
+        outputs: tuple[Tensor, ...]
+        if exact or not self._rounded:
+            outputs = functional_call(self.net, tensors, inputs)
+        else:
+            weights = [tensors[name] for name in self._rounded]
+            with RoundedProducts(weights, self.precision.dtype):
+                outputs = functional_call(self.net, tensors, inputs)
         self.net.eval()
         return outputs
 
@@ -113,7 +144,8 @@ class NetState:
         slots = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         lr, mask = state[f"{self.name}.lr"], state.get(f"{self.name}.decay_mask")
         flat, slots = self.optimizer.update(state[self.name], gradient, slots, lr, mask)
-        return {self.name: flat} | {prefix + key: value for key, value in slots.items()}, norm
+        changes = {self.name: flat} | {prefix + key: value for key, value in slots.items()}
+        return skip_overflow(state, changes, norm)
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         pieces = torch.split(flat, self._sizes)
@@ -127,7 +159,8 @@ def gradients(
     with torch.enable_grad():
         leaves = {name: state[name].detach().requires_grad_() for name in names}
         value, metrics = loss(state | leaves)
-        grads = torch.autograd.grad(value, list(leaves.values()))
+        grads = torch.autograd.grad(scaled(value, state), list(leaves.values()))
+    grads = unscaled(grads, state)
     detached = {key: metric.detach() for key, metric in metrics.items()}
     return dict(zip(names, grads, strict=True)), {"loss": value.detach()} | detached
 

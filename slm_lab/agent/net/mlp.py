@@ -40,6 +40,8 @@ class HeadedNet(nn.Module):
     over the batch.
     """
 
+    head_names: tuple[str, ...] = ("tails",)
+
     def __init__(
         self,
         spec: NetSpec,
@@ -95,6 +97,8 @@ class HeadedNet(nn.Module):
 
 class DuelingNet(HeadedNet):
     """Q = V + A - mean A: one stream for the state, one for the actions (Wang et al. 2016)."""
+
+    head_names = ("v", "adv")
 
     def make_heads(self, width: int, out_dims: Shape, activation: object) -> None:
         if len(out_dims) != 1:

@@ -65,6 +65,13 @@ class AlgorithmSpec(RecordedBlock):
         """Frames or episodes between updates, and gradient steps of each."""
         raise NotImplementedError
 
+    def step_rows(self, spec: Spec) -> int:
+        """Rows of a gradient step; episodes, whose length nobody knows, count as 256."""
+        if spec.agent.memory_info.kind == "replay":
+            return spec.agent.memory.batch_size
+        pace = self.pace(spec)
+        return 256 if pace.whole_episodes else pace.frames
+
 
 class DiscountedSpec(AlgorithmSpec):
     """Keys of every algorithm that learns."""

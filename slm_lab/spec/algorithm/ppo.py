@@ -47,6 +47,9 @@ class PPOSpec(AdvantageKeys):
         rows = self.time_horizon * spec.env.num_envs
         return base.Pace(rows, self.training_epoch * rows // ppo_minibatch_size(spec))
 
+    def step_rows(self, spec: base.Spec) -> int:
+        return ppo_minibatch_size(spec)
+
     def cross_check(self, spec: base.Spec, findings: Findings) -> None:
         horizon, num_envs = self.time_horizon, spec.env.num_envs
         base.check_multiple("agent.algorithm.time_horizon", horizon, spec, findings)
