@@ -31,6 +31,7 @@ import gymnasium as gym
 import torch
 from slm_lab.agent.learning.optimizer import Optimizer
 from slm_lab.agent.net.mlp import MLPNet
+from slm_lab.spec.algorithm import ALGORITHMS
 
 
 class Halving:
@@ -101,6 +102,13 @@ def plain_descent(decay=0.0):
 class SilentNet(MLPNet):
     def features(self, obs):
         return super().features(obs) * 0
+
+
+class Half:
+    record = ALGORITHMS["PPO"]
+
+    def __init__(self, spec, setup):
+        self.modules = {}
 
 
 class Double(gym.RewardWrapper):
@@ -276,6 +284,12 @@ def test_a_net_that_derives_from_one_of_ours_is_not_bypassed_by_it():
     module: Any = sys.modules["mine"].SilentNet(net, (3,), (2,))
     assert isinstance(module, MLPNet)
     assert numpy_policy(module, rows=1) is None
+
+
+def test_an_algorithm_that_lacks_a_part_is_told_which():
+    with pytest.raises(SpecError) as error:
+        actions(built({"name": "mine:Half"}))
+    assert "agent.algorithm.name: mine:Half lacks learner, act, to_env, update" in str(error.value)
 
 
 # Wrappers
