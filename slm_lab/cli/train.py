@@ -87,6 +87,10 @@ UploadHF = Annotated[
         help="Share the run folder (see HF_REPO): at every few checkpoints and at the end.",
     ),
 ]
+FollowBudget = Annotated[
+    bool,
+    Option("--follow-budget", help="More frames: stretch schedules in proportion to the budget."),
+]
 StopRay = Annotated[
     bool, Option("--stop-ray", help="End the searches that run in data/, and exit.")
 ]
@@ -112,6 +116,7 @@ def run(
     timestamp: Timestamp = "",
     dry_run: DryRun = False,
     upload_hf: UploadHF = False,
+    follow_budget: FollowBudget = False,
     stop_ray: StopRay = False,
     trust: Trust = None,
 ) -> None:
@@ -149,6 +154,7 @@ def run(
         ray_address=ray_address,
         upload_hf=upload_hf,
         timestamp=timestamp,
+        follow_budget=follow_budget,
     )
     _run(spec, mode, options, again=f"slm-lab run {spec_file} {spec_name}")
 
@@ -266,6 +272,8 @@ def _print_trial(console: Console, metrics: TrialMetrics) -> None:
     console.print(f"\n[bold]Score[/bold]   {score}")
     console.print(f"[bold]Curve[/bold]   {escape(str(metrics.graph_png))}")
     console.print(f"[bold]Folder[/bold]  {escape(str(metrics.predir))}")
+    for session, why in metrics.stopped.items():
+        console.print(f"[bold]Session {session} ended early[/bold]: {escape(why)}")
     for session, error in metrics.failed.items():
         reason = escape(error.splitlines()[-1])
         console.print(f"[bold red]Session {session} failed[/bold red]: {reason}")

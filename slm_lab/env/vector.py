@@ -22,6 +22,7 @@ from slm_lab.env.space import ActionCodec, Codecs, ObsCodec, action_codec, obs_c
 from slm_lab.types import Rows, Spaces, Transition, on_host
 
 WINDOW = 100  # finished episodes in the score
+RESET_OPTIONS = "reset_options"  # in the origin of an episode that began with some
 
 
 class EpisodeStats:
@@ -132,6 +133,13 @@ class VectorEnv:
     def close(self) -> None:
         raise NotImplementedError
 
+    def set_reset_options(self, options: Mapping[str, Any]) -> None:
+        """Begin every episode from now on by `reset(options=...)`."""
+        raise EnvError(
+            f"meta.callbacks: envs of the back-end `{self.backend}` take no reset options, which "
+            "a curriculum changes. Use env.backend: gymnasium."
+        )
+
     def sample_action(self) -> np.ndarray:
         """Random actions in the agent's units, from a stream of their own."""
         return self._action_codec.sample(self._action_rng, self.num_envs)
@@ -227,6 +235,7 @@ class GymnasiumVectorEnv(VectorEnv):
             quicken(env.unwrapped.action_space)
         self._log = EpisodeLog(self.num_envs)
         self._started = False
+        self._reset_options: dict[str, Any] | None = None
         self._replays_exactly = all(_is_deterministic(env) for env in self._envs)
         self._shares = shares(self.num_envs, threads)
         self._pool = ThreadPoolExecutor(threads, "env") if len(self._shares) > 1 else None
@@ -333,6 +342,9 @@ class GymnasiumVectorEnv(VectorEnv):
         self._replays_exactly = False
         self.reset()
 
+    def set_reset_options(self, options: Mapping[str, Any]) -> None:
+        self._reset_options = dict(options)
+
     def _swap_obs_buffers(self) -> None:
         self.obs, self._spare_obs = self._spare_obs, self.obs
         self._rows, self._spare_rows = self._spare_rows, self._rows
@@ -340,17 +352,22 @@ class GymnasiumVectorEnv(VectorEnv):
     def _begin_episode(self, slot: int, seed: int | None = None) -> None:
         env = self._envs[slot]
         rng = env.unwrapped.np_random if self._replays_exactly and seed is None else None
-        self._log.begin(slot, {"seed": seed} if rng is None else rng.bit_generator.state)
-        obs, _ = env.reset(seed=seed)
+        origin = {"seed": seed} if rng is None else rng.bit_generator.state
+        options = self._reset_options
+        self._log.begin(slot, origin if options is None else {**origin, RESET_OPTIONS: options})
+        given = {} if options is None else {"options": options}  # an env may know no options
+        obs, _ = env.reset(seed=seed, **given)
         self._obs_codec.write(obs, self._rows[slot])
 
     def _replay_episode(self, slot: int, episode: Mapping[str, Any]) -> None:
-        env, origin = self._envs[slot], episode["origin"]
+        env, origin = self._envs[slot], {**episode["origin"]}
+        given = {"options": origin.pop(RESET_OPTIONS)} if RESET_OPTIONS in origin else {}
         if "seed" in origin:
-            obs, _ = env.reset(seed=origin["seed"])
+            obs, _ = env.reset(seed=origin["seed"], **given)
         else:
             env.unwrapped.np_random.bit_generator.state = origin
-            obs, _ = env.reset()
+            obs, _ = env.reset(**given)
+        origin = episode["origin"]
         actions = np.asarray(episode["actions"])
         for action in actions.tolist() if self._action_codec.type == "discrete" else actions:
             obs, *_ = env.step(action)

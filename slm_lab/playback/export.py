@@ -68,7 +68,9 @@ def export_policy(
     packages = ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ()
     if missing := ", ".join(name for name in packages if importlib.util.find_spec(name) is None):
         raise ExportError(f"--format onnx: needs {missing}. Run `pip install 'slm-lab[onnx]'`.")
-    path = out or run.layout.policy_path(run.trial, session, SUFFIXES[format], best=best)
+    path = out or run.layout.policy_path(
+        run.trial, session, SUFFIXES[format], best=best, checkpoint=run.checkpoint
+    )
     agent, env = load_session(run, session, best, num_envs=4)
     try:
         codecs = portable(env.codecs)

@@ -44,6 +44,7 @@ def load_agent(
     num_envs: int = 1,
     seed: int = 0,
     trust: Collection[str] = (),
+    checkpoint: str = "",
 ) -> tuple[Agent, VectorEnv]:
     """Load a saved agent, ready to act, and a batch of its env.
 
@@ -51,12 +52,13 @@ def load_agent(
         action = agent.act(env.reset(), explore=False)
 
     By default the best agent of the best session. `folder` may also be a spec file in it, or
-    `latest`. Raises RunFolderError for a folder that cannot be used.
+    `latest`; `checkpoint` names an agent that a callback saved. Raises RunFolderError for a folder
+    that cannot be used.
 
     An env of a module (`my_package.envs:MyEnv-v0`) is code that the folder's spec asks for. It is
     imported if you have trained with it here, or name it: `trust=("my_package.envs",)`.
     """
-    run = open_run(folder, trial=trial, trust=trust)
+    run = open_run(folder, trial=trial, trust=trust, checkpoint=checkpoint)
     session = run.best_session(best=best) if session is None else session
     return load_session(run, session, best, num_envs, seed)
 
@@ -68,7 +70,7 @@ def load_session(
     if session not in run.sessions(best=best):
         saved = ", ".join(map(str, run.sessions(best=best))) or "none"
         raise RunFolderError(
-            f"{run.layout.predir / 'model'}: no {'best' if best else 'last'} agent of trial "
+            f"{run.layout.predir / 'model'}: no {run.kind(best=best)} agent of trial "
             f"{run.trial} session {session}. Saved: session {saved}."
         )
     admit_modules(run.spec)

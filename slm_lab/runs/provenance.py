@@ -79,6 +79,9 @@ class RunRecord:
     cpu_seconds: float | None = None
     end: str = "died"
     modules: dict[str, dict[str, str]] = field(default_factory=dict)
+    init_from: dict[str, Any] | None = None  # folder, and by session what was taken from it
+    extended_from: int | None = None  # frames, where this one gave the run more
+    stop_reasons: dict[str, str] = field(default_factory=dict)  # of callbacks, by session
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def _make_sampler(spec: Spec, capacity: int, seed: int) -> Sampler:
         alpha=memory.alpha,
         epsilon=memory.epsilon,
         beta=memory.beta,
-        anneal_frames=spec.env.max_frame,
+        anneal_frames=memory.anneal_frames or spec.env.max_frame,
         seed=seed,
     )
 
