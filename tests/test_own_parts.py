@@ -363,6 +363,15 @@ def test_nothing_of_a_run_folder_that_nobody_trusts_is_imported_when_it_is_made(
     with pytest.raises(SpecError, match="runs only if you trust it"):
         make_agent(read, spaces, seed=1)
     assert "mine" not in sys.modules
+
+    # Nor where a callback, which does not matter here, names the same module before all others.
+    tree = {"meta": {"callbacks": ["mine:Watch"], "compile": "off"}, **spec.to_dict()}
+    tree["meta"] = {"callbacks": ["mine:Watch"], "compile": "off"}
+    path.write_text(json.dumps(tree | {"name": "mine"}))
+    with pytest.raises(SpecError, match="runs only if you trust it"):
+        make_agent(load_spec(path), spaces, seed=1)
+    assert "mine" not in sys.modules
+
     trusted = load_spec(path, trust=("mine",))
     assert isinstance(sys.modules["mine"], types.ModuleType)
     assert make_agent(trusted, spaces, seed=1)
