@@ -31,6 +31,7 @@ import gymnasium as gym
 import torch
 from slm_lab.agent.learning.optimizer import Optimizer
 from slm_lab.agent.net.mlp import MLPNet
+from slm_lab.spec.algorithm import ALGORITHMS
 
 
 class Halving:
@@ -101,6 +102,13 @@ def plain_descent(decay=0.0):
 class SilentNet(MLPNet):
     def features(self, obs):
         return super().features(obs) * 0
+
+
+class Half:
+    record = ALGORITHMS["PPO"]
+
+    def __init__(self, spec, setup):
+        self.modules = {}
 
 
 class Double(gym.RewardWrapper):
@@ -278,6 +286,12 @@ def test_a_net_that_derives_from_one_of_ours_is_not_bypassed_by_it():
     assert numpy_policy(module, rows=1) is None
 
 
+def test_an_algorithm_that_lacks_a_part_is_told_which():
+    with pytest.raises(SpecError) as error:
+        actions(built({"name": "mine:Half"}))
+    assert "agent.algorithm.name: mine:Half lacks learner, act, to_env, update" in str(error.value)
+
+
 # Wrappers
 
 
@@ -349,6 +363,15 @@ def test_nothing_of_a_run_folder_that_nobody_trusts_is_imported_when_it_is_made(
     with pytest.raises(SpecError, match="runs only if you trust it"):
         make_agent(read, spaces, seed=1)
     assert "mine" not in sys.modules
+
+    # Nor where a callback, which does not matter here, names the same module before all others.
+    tree = {"meta": {"callbacks": ["mine:Watch"], "compile": "off"}, **spec.to_dict()}
+    tree["meta"] = {"callbacks": ["mine:Watch"], "compile": "off"}
+    path.write_text(json.dumps(tree | {"name": "mine"}))
+    with pytest.raises(SpecError, match="runs only if you trust it"):
+        make_agent(load_spec(path), spaces, seed=1)
+    assert "mine" not in sys.modules
+
     trusted = load_spec(path, trust=("mine",))
     assert isinstance(sys.modules["mine"], types.ModuleType)
     assert make_agent(trusted, spaces, seed=1)

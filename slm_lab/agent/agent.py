@@ -230,6 +230,7 @@ def make_agent(
     setup = _make_setup(spec, spaces, pace, seed, device_index, learns)
     with _sizes_that_fit(spec):
         algorithm: Algorithm = info.load()(spec, setup)
+        _check_parts(algorithm, spec)
         recurrence = recurrence_of(algorithm.modules)
         keeps_rows = recurrence is None and _keeps_rollouts(spec)
         on_device = learns and spaces.on_device and keeps_rows
@@ -273,6 +274,15 @@ def _obs_transform(
             spaces, normalizes=spec.normalize_obs, clip=spec.clip_obs, device=device
         )
     return make_obs_transform(spec, spaces.obs_shape, device)
+
+
+def _check_parts(algorithm: object, spec: Spec) -> None:
+    """Refuse an algorithm of the user's own that lacks what the agent asks of it."""
+    parts = [name for name in vars(Algorithm) if not name.startswith("_")]
+    if missing := [name for name in parts if not hasattr(algorithm, name)]:
+        fix = f"{spec.agent.algorithm.name} lacks {', '.join(missing)}."
+        page = "docs/how-to/your-own-algorithm.md says what an algorithm has."
+        raise SpecError([Problem("agent.algorithm.name", f"{fix} {page}")], spec.name)
 
 
 def _make_setup(

@@ -180,6 +180,12 @@ def _own_record(
     if not (isinstance(spec_class, type) and issubclass(spec_class, base)):
         message = f"the spec class of `{name}` is {spec_class!r}; expected a {base.__name__}"
         raise SpecError([Problem(key, message)], "the spec")
+    if issubclass(spec_class, AlgorithmSpec) and spec_class.pace is AlgorithmSpec.pace:
+        message = (
+            f"the spec class of `{name}` has no pace. Expected a method pace(spec) that returns a "
+            "Pace, or an OffPolicySpec or OnPolicySpec, which have one"
+        )
+        raise SpecError([Problem(key, message)], "the spec")
     own: Any = replace(record, name=name, aliases=(), implementation=name, spec_class=spec_class)
     if isinstance(own, AlgorithmInfo):
         own = replace(own, label=name.rpartition(":")[2])

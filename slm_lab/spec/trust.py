@@ -228,9 +228,9 @@ def names_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def check_modules(spec: Spec, *, to_train: bool = False) -> None:
     """Refuse a spec whose modules may not be imported; callbacks are imported only `to_train`."""
-    for module, key in named_modules(spec).items():
-        if to_train or "meta.callbacks" not in key:
-            check_named_module(module, key, spec.origin)
+    for key, name in own_names(spec):  # every place: a callback's module may act elsewhere, too
+        if to_train or not key.removeprefix("search.").startswith("meta.callbacks"):
+            check_named_module(module_of(name), key, spec.origin)
 
 
 def named_commands(spec: Spec) -> dict[str, str]:

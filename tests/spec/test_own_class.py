@@ -20,8 +20,8 @@ from slm_lab.spec.trust import named_modules
 
 MINE = """
 from slm_lab.extend import (
-    AlgorithmInfo, Count, Defaults, Key, MemoryInfo, MLPNetSpec, OffPolicySpec, ReplaySpec, mlp,
-    replay,
+    AlgorithmInfo, AlgorithmSpec, Count, Defaults, Key, MemoryInfo, MLPNetSpec, OffPolicySpec,
+    ReplaySpec, mlp, replay,
 )
 from slm_lab.agent.algorithm.ppo import PPO
 
@@ -72,6 +72,10 @@ class WrongSpec:
 
 class Silent:
     pass
+
+
+class Pointless:
+    record = AlgorithmInfo("", AlgorithmSpec, memories=frozenset({"replay"}))
 """
 RUN = "data/mine_2026_01_31_235959"
 
@@ -225,6 +229,11 @@ def test_the_line_of_a_module_that_fails_is_named(here):
 
 def test_a_spec_class_must_be_one():
     assert "expected a NetSpec" in refusal(net={"type": "mine:WrongSpec"})
+
+
+def test_an_algorithm_must_know_its_pace():
+    message = refusal({"name": "mine:Pointless"})
+    assert "agent.algorithm.name: the spec class of `mine:Pointless` has no pace" in message
 
 
 # Labels

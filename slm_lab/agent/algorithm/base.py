@@ -17,7 +17,7 @@ from slm_lab.agent.learning.compiler import CompileMode
 from slm_lab.agent.learning.learner import Learner, NetState, State, acting_weights, gradient_update
 from slm_lab.agent.learning.precision import FLOAT32, Precision
 from slm_lab.spec import LossSpec
-from slm_lab.spec.record import load_object
+from slm_lab.spec.record import imported_object
 from slm_lab.spec.trust import is_own
 from slm_lab.types import Spaces
 
@@ -87,7 +87,7 @@ def make_loss(spec: LossSpec, **options: str) -> Loss:
     them beside (prediction, target).
     """
     if is_own(spec.name):
-        thing = load_object(spec.name)
+        thing = imported_object(spec.name)
         is_class = isinstance(thing, type)
         made: Loss = thing(**spec.kwargs) if is_class else partial(thing, **spec.kwargs)
         if options.get("reduction") == "none":

@@ -13,7 +13,7 @@ import torch
 from slm_lab.agent.algorithm.base import SavedInParts
 from slm_lab.spec import NetSpec, Problem, SchedulerSpec, ScheduleSpec, SpecError
 from slm_lab.spec.optim import OWN_SCHEDULERS
-from slm_lab.spec.record import load_object
+from slm_lab.spec.record import imported_object
 from slm_lab.spec.trust import is_own
 
 
@@ -48,7 +48,7 @@ def _made(thing: Any, arguments: str) -> Any:
 
 def _own(name: str, arguments: str) -> Any:
     """The user's schedule for these arguments: a pure function of the frame, made once."""
-    return _made(load_object(name), arguments)
+    return _made(imported_object(name), arguments)
 
 
 class LearningRate:

@@ -197,7 +197,10 @@ class ScheduleSpec(Block):
         cls, data: Any, check: ModelWrapValidatorHandler[ScheduleSpec]
     ) -> ScheduleSpec:
         if isinstance(data, Mapping) and is_own(data.get("name")):
-            return cls.model_construct(None, **data)
+            own = cls.model_construct(None, **data)
+            for key in cls.model_fields.keys() - data.keys():
+                own.__dict__.pop(key, None)  # a default of ours is no argument of the user's class
+            return own
         return check(data)
 
     @model_validator(mode="before")
