@@ -64,7 +64,8 @@ class EnvReport:
             "episodes": f"{self.episodes} in {self.frames} frames{means if self.episodes else ''}",
             "exact resume": "yes" if self.restorable else "no",
         }
-        lines = [f"{key + ':':<14}{value}" for key, value in rows.items()]
+        width = max(14, *(len(key) + 2 for key in rows))  # the names of parts may be long
+        lines = [f"{key + ':':<{width}}{value}" for key, value in rows.items()]
         lines += [f"note: {note}" for note in self.notes]
         lines += [f"problem: {problem}" for problem in self.problems]
         count = len(self.problems)

@@ -112,6 +112,14 @@ def test_an_algorithm_without_masks_is_refused_by_key(make_spec):
         object.__setattr__(info, "action_masks", True)
 
 
+def test_masks_are_not_normalised(make_spec, train):
+    loop = train(make_spec("PPO", MASKED | {"env.normalize_obs": True, "env.frame_stack": 2}), 150)
+    rows = loop.env.obs.reshape(3, 2, 8)
+    seen = loop.agent._preprocessor.obs(torch.from_numpy(loop.env.obs)).reshape(3, 2, 8).numpy()
+    np.testing.assert_array_equal(seen[..., 4:], rows[..., 4:])
+    assert not np.array_equal(seen[..., :4], rows[..., :4])
+
+
 # What is masked equals what is computed without the forbidden actions
 
 

@@ -165,6 +165,8 @@ def test_env_check_tells_of_the_mask():
     report = check_env(env_spec(source="dict"), frames=300)
     assert report.ok
     assert "action mask:  4 columns" in report.format()
+    report = check_env(env_spec(), frames=300)
+    assert "  observation: vector (4,) float32" in report.format()
 
 
 def test_a_method_that_wants_arguments_is_no_source():

@@ -20,7 +20,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w.]+\.(py|yaml))\n")
 SAYS = {
     "action-masks.md": "action mask:  4 columns",
-    "dict-observations.md": "camera:     image (1, 32, 32) uint8",
+    "dict-observations.md": "image (1, 32, 32) uint8",
 }
 
 

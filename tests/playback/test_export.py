@@ -14,10 +14,13 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from slm_lab.agent.parts import FloatRows
+from slm_lab.env.space import Parts, obs_codec
 from slm_lab.playback import export as module
 from slm_lab.playback.export import ExportError, Policy, check_actions, export_policy
 from slm_lab.playback.saved_agent import load_agent
 from slm_lab.runs.find import open_run
+from slm_lab.types import Spaces
 from tests import masks, parts
 
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
@@ -224,6 +227,21 @@ def test_a_policy_of_parts_reads_them_flattened(make_spec, train_folder):
     ours.codecs.obs.write(obs, row[0])
     flat = np.asarray(spaces.flatten(env.observation_space, obs), np.float32)[None]
     assert act(path, flat).tolist() == np.asarray(agent.act(row, explore=False)).tolist()
+
+
+def test_flat_parts_become_the_rows_that_the_agent_reads():
+    shown = spaces.Dict(a=spaces.Box(0, 255, (4, 5, 3), np.uint8), b=spaces.Discrete(3), c=VECTOR)
+    shown.seed(0)
+    obs = shown.sample()
+    codec = obs_codec(shown)
+    assert isinstance(codec, Parts)
+    row = np.zeros((1, *codec.shape), codec.dtype)
+    codec.write(obs, row[0])
+    flat = module.FlatParts(codec)
+    np.testing.assert_array_equal(flat.read(row)[0], spaces.flatten(shown, obs))
+    seen = FloatRows(Spaces(codec.shape, codec.dtype, "discrete", (2,), parts=codec.parts))
+    encoded = flat.encode(torch.from_numpy(flat.read(row)))
+    np.testing.assert_array_equal(encoded, seen(torch.from_numpy(row)))
 
 
 # What the file does
