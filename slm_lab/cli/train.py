@@ -127,16 +127,13 @@ def run(
         enjoy_mode(mode, spec_name, sets=sets, render=render, seed=seed, trust=trust)
         return
     if stop_ray:
-        from slm_lab.search.processes import stop_searches
-
-        stopped = [f"Stopped the search in {predir}" for predir in stop_searches(Path("data"))]
-        typer.echo("\n".join(stopped or ["No search runs in data/"]))
+        _stop_searches()
         return
     from slm_lab.spec import load_spec
     from slm_lab.training.options import RunOptions
 
-    overrides = {"meta.compile": compile, "meta.random_seed": seed}
-    sets = [*(sets or ()), *(f"{k}={v}" for k, v in overrides.items() if v is not None)]
+    flags = [(k, v) for k, v in (("compile", compile), ("random_seed", seed)) if v is not None]
+    sets = [*(sets or ()), *(f"meta.{key}={value}" for key, value in flags)]
     spec = load_spec(spec_file, spec_name, sets=sets, trust=trust or ())
     if dry_run:
         _print_search_plan(spec, mode)
@@ -212,14 +209,20 @@ def run_remote(
     lacking = missing_token(task, os.environ)
     if dry_run:
         typer.echo(to_yaml(task), nl=False)
-        if lacking:
-            typer.echo(lacking, err=True)
+        typer.echo(lacking, err=True, nl=bool(lacking))
         return
     if lacking:
         raise CloudError(lacking)
     check_ready(run.name, gpu=gpu, again=shlex.join(["slm-lab", *sys.argv[1:]]))
     reply = submit(to_yaml(task))
     _print_submitted(reply, run, task, f"{spec.agent.algorithm.name} on {spec.env.name}")
+
+
+def _stop_searches() -> None:
+    from slm_lab.search.processes import stop_searches
+
+    stopped = [f"Stopped the search in {predir}" for predir in stop_searches(Path("data"))]
+    typer.echo("\n".join(stopped or ["No search runs in data/"]))
 
 
 def _run(spec: Spec, mode: str, options: RunOptions, *, again: str) -> None:

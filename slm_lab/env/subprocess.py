@@ -35,12 +35,12 @@ import numpy as np
 from loguru import logger
 from threadpoolctl import ThreadpoolController
 
+from slm_lab.env.episode_log import NOT_RESTORED
 from slm_lab.env.error import EnvError
 from slm_lab.env.registry import find_registered, make_gymnasium_env
 from slm_lab.env.shared_rows import Layout, SharedRows, memory_file, rows_layout
 from slm_lab.env.space import Codecs
 from slm_lab.env.vector import (
-    NOT_RESTORED,
     GymnasiumVectorEnv,
     VectorEnv,
     check_batch,
