@@ -19,7 +19,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w.]+\.(py|yaml))\n")
 SAYS = {
-    "action-masks.md": "action mask:  4 columns",
+    "action-masks.md": "4 columns, one per action",
     "dict-observations.md": "image (1, 32, 32) uint8",
 }
 
