@@ -29,7 +29,7 @@ ACTION = "action"
 
 FORBIDDEN = -(2.0**30)
 """The logit or Q value of a forbidden action: its probability is exactly 0, p log p and gradients
-stay finite, and every float type can hold it."""
+stay finite. float32 and bfloat16 hold it exactly; heads are float32 in every precision."""
 
 
 def allowed_actions(mask: Tensor) -> Tensor:
