@@ -239,6 +239,7 @@ def _keys_of(feature: str, algorithm: str) -> dict[str, Any]:
         "batch norm": {"agent.net.batch_norm": True},
         "symlog": {"agent.algorithm.symlog": True},
         "clip_vloss": {"agent.algorithm.clip_vloss": True},
+        "target_kl": {"agent.algorithm.target_kl": 1e-4},
         "multi-discrete actions": {"env.name": "compatibility/TwoChoices-v0", "env.max_t": None},
         "action masks": {"env.name": masks.MINES, "env.max_t": None},
         "dict observations": {

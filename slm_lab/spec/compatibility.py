@@ -55,7 +55,7 @@ def _having(*keys: str) -> frozenset[str]:
 
 
 def _algorithm_flag(key: str) -> Feature:
-    """The feature that a flag of the algorithm's block turns on."""
+    """The feature that a flag of the algorithm's block turns on, or a number in place of null."""
 
     def is_on(spec: Spec) -> bool:
         return bool(getattr(spec.agent.algorithm, key, False))
@@ -105,6 +105,7 @@ FEATURES: dict[str, Feature] = {
         ),
         _algorithm_flag("symlog"),
         _algorithm_flag("clip_vloss"),
+        _algorithm_flag("target_kl"),
         Feature("multi-discrete actions", "env.name", lambda s: False),  # seen once there is an env
         Feature("action masks", "env.action_mask", lambda s: False),  # so are these
         Feature("dict observations", "agent.net.type", _reads_parts),

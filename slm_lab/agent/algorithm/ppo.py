@@ -94,6 +94,8 @@ class PPO(SavedInParts):
             # Running 5th and 95th percentile.
             "advantage_range": torch.zeros(2, device=setup.device),
         }
+        if own.target_kl is not None:
+            state["is_too_far"] = torch.zeros((), dtype=torch.bool, device=setup.device)
         self.learner = self._make_learner(state, setup)
         self._rates = LearningRates(self.nets.specs, own.time_horizon * setup.num_envs)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
@@ -144,8 +146,10 @@ class PPO(SavedInParts):
                 self._generator,
                 rollout.reward.device,
             )
-            self.learner.steps([(*rows, index) for index in minibatches])
-            steps += len(minibatches)
+            taken = self._take_steps([(*rows, index) for index in minibatches])
+            steps += taken
+            if taken < len(minibatches):
+                break
         lr = self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         opt_steps = steps * len(self.nets.net_states)
@@ -202,6 +206,17 @@ class PPO(SavedInParts):
         super().load_state_dict(state)
         self._generator.set_state(state["generator"])
 
+    def _take_steps(self, batches: Sequence[tuple[Tensor, ...]]) -> int:
+        """Learn from minibatches until the policy is too far: the number of steps taken."""
+        if self._spec.target_kl is None:
+            self.learner.steps(batches)
+            return len(batches)
+        for taken, batch in enumerate(batches):
+            self.learner.step(*batch)
+            if self.learner.state["is_too_far"].item():
+                return taken
+        return len(batches)
+
     @torch.no_grad()
     def _rows(self, rollout: Rollout) -> FlatRollout:
         assert rollout.log_prob is not None
@@ -240,9 +255,13 @@ class PPO(SavedInParts):
 
     def _make_learner(self, state: State, setup: Setup) -> Learner:
         """One for all, or one for each of two nets of like size when there is a thread for each."""
-        nets = self.nets.net_states
-        if setup.threads == 1 or setup.device.type != "cpu" or not self.nets.are_alike:
+        nets, target_kl = self.nets.net_states, self._spec.target_kl
+        is_one = setup.threads == 1 or setup.device.type != "cpu" or not self.nets.are_alike
+        if (
+            is_one or target_kl is not None
+        ):  # a critic on a thread of its own would not know where to stop
             update = self._tracking_range(gradient_update(nets, self.loss))
+            update = update if target_kl is None else unless_too_far(update, target_kl)
             return Learner(state, update, compile=setup.compile)
         policy_update = self._tracking_range(gradient_update(nets[:1], self.policy_loss))
         updates = policy_update, gradient_update(nets[1:], self.value_loss)
@@ -296,6 +315,21 @@ class PPO(SavedInParts):
             # Only large spreads are scaled down: small, noisy advantages are not blown up.
             return advantage / (low_high[1] - low_high[0]).clamp_min(1.0)
         return advantage
+
+
+def unless_too_far(update: Update, target_kl: float) -> Update:
+    """The update, which changes nothing where the KL of its minibatch exceeds the target.
+
+    The KL is known only on the way to the gradient, in one compiled step with the optimiser's.
+    """
+
+    def guarded(state: State, *rows_and_index: Tensor) -> tuple[State, dict[str, Tensor]]:
+        changes, metrics = update(state, *rows_and_index)
+        is_too_far = metrics["approx_kl"] > target_kl
+        kept = {key: torch.where(is_too_far, state[key], new) for key, new in changes.items()}
+        return kept | {"is_too_far": is_too_far}, metrics
+
+    return guarded
 
 
 def shuffled_minibatches(

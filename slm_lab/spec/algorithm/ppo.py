@@ -9,7 +9,7 @@ from pydantic import Field
 
 from slm_lab.spec.algorithm import base
 from slm_lab.spec.algorithm.a2c import ACTOR_CRITIC, AdvantageKeys
-from slm_lab.spec.block import Count, Findings, Flag, Fraction, Key
+from slm_lab.spec.block import Count, Findings, Flag, Fraction, Key, Positive
 from slm_lab.spec.memory import MemoryKind
 
 ROLLOUT = 2048
@@ -31,6 +31,11 @@ class PPOSpec(AdvantageKeys):
     )
     training_epoch: Count = Key(10, "Passes over each rollout.")
     minibatch_size: Count = Key(64, "Transitions per gradient step.")
+    target_kl: Positive | None = Key(
+        None,
+        "Approximate KL from the policy that acted above which a minibatch is not learned from and "
+        "ends its update; null is no limit. Stable-Baselines3 stops at 1.5 times its target_kl.",
+    )
     clip_vloss: Flag = Key(False, "Clip the value's change by the clip range.")
     symlog: Flag = Key(False, "Compare values and targets in symlog space.")
     recompute_advantages: Flag = Key(False, "Recompute values and advantages before each epoch.")
