@@ -74,7 +74,8 @@ class AgentSpec(Block):
         description="The net; the actor's where actor and critic differ."
     )
     critic_net: SerializeAsAny[NetSpec] | None = Key(
-        None, "The critic's net; written as critic_ keys in net, or for CrossQ as is."
+        None,
+        "The critic's net; written as critic_ keys in net, for SoftActorCritic and CrossQ as is.",
     )
 
     @property
@@ -124,7 +125,9 @@ def with_defaults(given: Mapping[str, Any], origin: SpecOrigin | None = None) ->
     if defaults.critic_net is not None and starts_from_default:
         critic = agent.get("critic_net")
         agent["critic_net"] = _filled(critic, defaults.critic_net, "type", _LAYERS, origin)
-    if defaults.target:
+    if info.critic == "block" and defaults.critic_net is None:
+        _fill_critic(agent, defaults, origin)
+    elif defaults.target:
         _fill_target(agent["net"], defaults.target)
     memory = find_record_or_none(MEMORIES, _mapping(agent["memory"]).get("name"), origin)
     info.spec_class.fill(agent["algorithm"], memory.kind if memory else None, env)
@@ -187,6 +190,30 @@ def _fill_target(net: Any, target: Tree) -> None:
     for key, value in fallback.items():
         if net.get(key) is None:
             net[key] = value
+
+
+def _fill_critic(agent: Tree, defaults: Defaults, origin: SpecOrigin | None) -> None:
+    """Fill in the block of a critic, if there is one; without a type it starts from the actor's.
+
+    Target nets follow as the critic's block says, or else as the actor's does.
+    """
+    net, given = agent["net"], agent.get("critic_net")
+    own = given if isinstance(given, Mapping) else {}
+    says_how = any(own.get(key) is not None for key in TARGET_KEYS)
+    if defaults.target and not says_how:
+        _fill_target(net, defaults.target)
+    if not isinstance(given, Mapping) or not isinstance(net, dict):
+        return
+    if given.get("type") is None:
+        layers = {key: value for key, value in net.items() if key not in TARGET_KEYS}
+        critic = _joined(layers, {key: value for key, value in given.items() if key != "type"})
+    else:
+        critic = _filled(given, defaults.net, "type", _LAYERS, origin)
+    if says_how:
+        _fill_target(critic, defaults.target)
+    elif defaults.target:
+        critic |= {key: net[key] for key in TARGET_KEYS if key in net}
+    agent["critic_net"] = critic
 
 
 def build_agent(
@@ -339,6 +366,9 @@ def _build_nets(
     if not isinstance(own_critic, Mapping):
         findings.problem("agent.critic_net", f"found {shown(own_critic)}; expected a mapping")
         return net, None
+    for key in TARGET_KEYS if info.target_net else ():
+        if tree.get(key) not in (None, own_critic.get(key)):
+            findings.inert.append(f"agent.net.{key} (agent.critic_net has its own)")
     return net, _build_net(dict(own_critic), "agent.critic_net", findings, origin)
 
 

@@ -305,10 +305,14 @@ def _nets(blocks: dict[str, Schema]) -> Iterator[str]:
     common = [key for key in first["properties"] if all(key in net["properties"] for net in others)]
     common.remove("type")
     *two, last = (name for name, info in ALGORITHMS.items() if info.critic == "keys")
+    blocks_of_critics = [name for name, info in ALGORITHMS.items() if info.critic == "block"]
     yield (
         f"Chosen by `type`. For {', '.join(two)} and {last} one block describes two nets:\n"
         "`actor_KEY` is for the actor alone, `critic_KEY` for the critic alone, as in\n"
-        "`actor_optim_spec`. CrossQ takes the critic's net as `agent.critic_net`.\n"
+        f"`actor_optim_spec`. {' and '.join(blocks_of_critics)} take the critic's net as\n"
+        "`agent.critic_net`. SoftActorCritic without that block gives its critics the actor's\n"
+        "settings; a block without a `type` changes single keys of them. Its target nets follow\n"
+        "as `agent.critic_net` says, or else as `agent.net` does.\n"
     )
     yield "### Every net"
     yield from _table(first, only=common)

@@ -387,8 +387,9 @@ def _check_recurrence(spec: Spec, findings: Findings) -> None:
     seq_len, of_critic = spec.agent.net.sequence_length, spec.agent.critic.sequence_length
     if seq_len is None:
         if of_critic is not None:
-            fix = "RecurrentNet needs a recurrent actor as well."
-            findings.problem("agent.net.critic_type", fix)
+            has_block = spec.agent.algorithm_info.critic == "block"
+            path = "agent.critic_net.type" if has_block else "agent.net.critic_type"
+            findings.problem(path, "RecurrentNet needs a recurrent actor as well.")
         return
     if of_critic != seq_len:
         fix = "actor and critic must both be RecurrentNet, with the same seq_len."

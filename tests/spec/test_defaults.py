@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from slm_lab.spec import Spec, SpecWarning, example_sets, load_spec, packaged_specs, spec_from_dict
+from slm_lab.spec import (
+    Spec,
+    SpecError,
+    SpecWarning,
+    example_sets,
+    load_spec,
+    packaged_specs,
+    spec_from_dict,
+)
 from slm_lab.spec.agent import with_defaults
 from slm_lab.spec.algorithm import ALGORITHMS
 
@@ -116,3 +124,65 @@ def test_a_rollout_of_ppo_is_as_long_as_its_envs_are_few(envs: int, horizon: int
 
 def test_batch_norm_is_off_unless_asked_for() -> None:
     assert not minimal("DQN", net={"type": "ConvNet"}).agent.net.normalizes_batches
+
+
+ACTOR = {"type": "MLPNet", "hid_layers": [8], "hid_layers_activation": "relu", "polyak_coef": 0.1}
+FALLING = {"name": "LinearToZero", "frame": 100}
+
+
+def test_a_critic_net_of_sac_without_a_type_changes_single_keys_of_the_actors() -> None:
+    net = ACTOR | {"lr_scheduler_spec": FALLING, "optim_spec": {"name": "SGD", "lr": 0.1}}
+    own = {"hid_layers": [32], "optim_spec": {"lr": 0.2}, "lr_scheduler_spec": None}
+    spec = minimal("SoftActorCritic", net=net, critic_net=own)
+    actor, critic = spec.agent.net, spec.agent.critic
+    changed = {"hid_layers": (32,), "optim_spec": critic.optim_spec, "lr_scheduler_spec": None}
+    assert critic == actor.model_copy(update=changed)
+    assert (critic.optim_spec.name, critic.optim_spec.lr) == ("SGD", 0.2)
+    assert spec_from_dict(spec.to_dict()) == spec_from_dict(spec.resolved()) == spec
+
+
+def test_sac_without_a_critic_net_has_the_actors_and_writes_none() -> None:
+    spec = minimal("SoftActorCritic", net=ACTOR)
+    assert spec.agent.critic == spec.agent.net
+    assert "critic_net" not in spec.to_dict()["agent"]
+
+
+@pytest.mark.parametrize("kind", [{}, {"type": "MLPNet"}], ids=["the actor's", "of its own"])
+@pytest.mark.parametrize(
+    ("of_actor", "of_critic", "expected"),
+    [
+        ({}, {}, ("polyak", None, 0.005)),
+        ({"polyak_coef": 0.1}, {}, ("polyak", None, 0.1)),
+        ({}, {"update_frequency": 50}, ("replace", 50, None)),
+    ],
+    ids=["by default", "as the actor's block says", "as its own says"],
+)
+def test_the_target_nets_of_sac_follow_by_the_critics_block(
+    kind: dict[str, Any],
+    of_actor: dict[str, Any],
+    of_critic: dict[str, Any],
+    expected: tuple[Any, ...],
+) -> None:
+    spec = minimal("SoftActorCritic", net=of_actor, critic_net=kind | of_critic)
+    critic = spec.agent.critic
+    assert (critic.update_type, critic.update_frequency, critic.polyak_coef) == expected
+    assert spec_from_dict(spec.to_dict()) == spec
+
+
+def test_target_keys_of_both_blocks_are_reported() -> None:
+    tree = minimal("SoftActorCritic", net=ACTOR).to_dict()
+    tree["agent"] |= {"net": dict(ACTOR), "critic_net": {"update_frequency": 50}}
+    with pytest.warns(SpecWarning, match=r"agent\.net\.polyak_coef \(agent\.critic_net has"):
+        spec = spec_from_dict(tree)
+    assert spec.agent.critic.update_frequency == 50
+
+
+def test_target_nets_that_a_critics_block_freezes_are_warned_about() -> None:
+    with pytest.raises(SpecWarning, match=r"agent\.critic_net\.polyak_coef: 0 freezes"):
+        minimal("SoftActorCritic", critic_net={"polyak_coef": 0})
+
+
+def test_a_recurrent_critic_of_sac_is_refused_by_its_key() -> None:
+    own = {"type": "RecurrentNet", "hid_layers": [], "hid_layers_activation": "relu"}
+    with pytest.raises(SpecError, match=r"agent\.critic_net\.type: RecurrentNet needs"):
+        minimal("SoftActorCritic", critic_net=own | {"cell_type": "GRU", "rnn_hidden_size": 4})

@@ -257,9 +257,8 @@ class PPO(SavedInParts):
         """One for all, or one for each of two nets of like size when there is a thread for each."""
         nets, target_kl = self.nets.net_states, self._spec.target_kl
         is_one = setup.threads == 1 or setup.device.type != "cpu" or not self.nets.are_alike
-        if (
-            is_one or target_kl is not None
-        ):  # a critic on a thread of its own would not know where to stop
+        # A critic on a thread of its own would not know where to stop.
+        if is_one or target_kl is not None:
             update = self._tracking_range(gradient_update(nets, self.loss))
             update = update if target_kl is None else unless_too_far(update, target_kl)
             return Learner(state, update, compile=setup.compile)

@@ -270,12 +270,12 @@ def training_start_step(spec: Spec) -> int:
 def check_off_policy(spec: Spec, findings: Findings) -> None:
     """Warn of a replay that is never learned from, and of a target net that never moves."""
     warn_if_never(training_start_step(spec), "training_start_step", spec, findings)
-    net = spec.agent.net
+    net = spec.agent.critic
     frozen = net.update_type == "polyak" and net.polyak_coef == 0
     if spec.agent.algorithm_info.target_net and frozen:
-        findings.warnings.append(
-            "agent.net.polyak_coef: 0 freezes the target net; it is the share of new weights"
-        )
+        block = "net" if net is spec.agent.net else "critic_net"
+        why = "0 freezes the target net; it is the share of new weights"
+        findings.warnings.append(f"agent.{block}.polyak_coef: {why}")
 
 
 def warn_if_never(frames: int, what: str, spec: Spec, findings: Findings) -> None:

@@ -84,6 +84,7 @@ RECORDS = (
         order=80,
         memories=frozenset({"replay"}),
         actions=frozenset({"discrete", "continuous"}),
+        critic="block",
         target_net=True,
         recurrent=False,
         columns=("alpha",),
