@@ -1,6 +1,6 @@
 """TD3 (Fujimoto et al. 2018), as a file of one's own: nothing in slm_lab knows of it.
 
-    slm-lab run examples/td3.yaml td3_pendulum train
+    cd examples && slm-lab run td3.yaml td3_pendulum train
 
 Twin critics bound the value from below, the target policy is smoothed by clipped noise, and the
 policy moves once per `policy_delay` steps of the critics.

@@ -74,8 +74,10 @@ if TYPE_CHECKING:
         Number,
         Positive,
     )
+    from slm_lab.spec.callback import CallbackSpec
     from slm_lab.spec.memory import MemoryInfo, MemorySpec, ReplaySpec, replay
     from slm_lab.spec.net import POLYAK, REPLACE, MLPNetSpec, NetInfo, NetSpec, Widths
+    from slm_lab.training.callback import Callback
     from slm_lab.types import Metrics, ReplayBatch, Rollout, Spaces, Transition
 
 _HOMES = {
@@ -104,6 +106,8 @@ _HOMES = {
     "spec.block": (
         "Block Count CountOrZero Findings Flag Fraction Key NonNegative Number Positive"
     ),
+    "spec.callback": "CallbackSpec",
+    "training.callback": "Callback",
     "spec.memory": "MemoryInfo MemorySpec ReplaySpec replay",
     "spec.net": "MLPNetSpec NetInfo NetSpec POLYAK REPLACE Widths",
     "types": "Metrics ReplayBatch Rollout Spaces Transition",
@@ -119,6 +123,8 @@ __all__ = [
     "AlgorithmInfo",
     "AlgorithmSpec",
     "Block",
+    "Callback",
+    "CallbackSpec",
     "Choice",
     "Count",
     "CountOrZero",

@@ -5,6 +5,7 @@ Nothing here imports torch, so that spec, analysis and the command line load fas
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -26,6 +27,23 @@ def on_host(rows: Rows) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
+class ObsPart:
+    """One array of an observation that has several; dots join the names of nested ones."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str  # float32, or uint8 for images
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.shape) == 3
+
+
+@dataclass(frozen=True, slots=True)
 class Spaces:
     """Shapes of a single env's observations and actions.
 
@@ -34,6 +52,10 @@ class Spaces:
     env rescales them, so an agent never sees the original box.
 
     With `frame_stack` k an observation is the last k frames along its first axis, newest last.
+
+    An observation of several `parts` is one row of them, side by side: float32 if all of them are,
+    else bytes, in which a float32 number takes four. The last `mask` columns of a frame tell which
+    actions are allowed, those of all sub-actions side by side.
 
     The last `privileged` columns of an observation are for the critic alone: they will not be there
     when the policy is used.
@@ -49,6 +71,8 @@ class Spaces:
     frame_stack: int = 1
     privileged: int = 0
     on_device: bool = False
+    parts: tuple[ObsPart, ...] = ()
+    mask: int = 0
 
     @property
     def policy_obs_shape(self) -> tuple[int, ...]:
@@ -67,6 +91,15 @@ class Spaces:
     @property
     def is_image(self) -> bool:
         return len(self.obs_shape) == 3
+
+    @property
+    def has_images(self) -> bool:
+        return self.is_image or any(part.is_image for part in self.parts)
+
+    @property
+    def frame_width(self) -> int:
+        """Numbers in a frame of parts, the mask left out."""
+        return sum(part.size for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-# A line that begins with the file's name in backticks, up to the block with its content.
-_SHOWN = re.compile(r"^`([\w.-]+\.\w+)`[^`]*\n\n```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# A line that begins with the file's name in backticks, up to the block with its content; or a block
+# whose first line is a comment with the name.
+_SHOWN = (
+    re.compile(r"^`([\w.-]+\.\w+)`[^`]*\n\n```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL),
+    re.compile(r"^```\w+\n# ([\w.-]+\.\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL),
+)
 
 
 def write_shown_files(page: str, folder: Path) -> list[Path]:
     """Write every file that the text of a page shows, and return their paths."""
     paths = []
-    for name, content in _SHOWN.findall(page):
-        paths.append(folder / name)
-        paths[-1].write_text(content)
+    for shown in _SHOWN:
+        for name, content in shown.findall(page):
+            paths.append(folder / name)
+            paths[-1].write_text(content)
     return paths

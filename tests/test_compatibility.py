@@ -39,6 +39,7 @@ from slm_lab.training.distributed import SharedAlgorithm
 from slm_lab.training.executors.local import shared_nets
 from slm_lab.training.loop import Loop, evaluate
 from slm_lab.types import Rows, Transition, on_host
+from tests import masks, parts
 from tests.lives import LosesLives
 
 FRAMES = 200
@@ -61,6 +62,9 @@ _CONV_NET: dict[str, Any] = {
 }
 _CONV_NET |= {"fc_hid_layers": [8], "hid_layers_activation": "relu"}
 _RECURRENT: dict[str, Any] = {"type": "RecurrentNet", "rnn_hidden_size": 4, "seq_len": 4}
+_MULTI_INPUT: dict[str, Any] = {"type": "MultiInputNet", "hid_layers": [8]}
+_MULTI_INPUT |= {"conv_hid_layers": [[2, 3, 3], [2, 3, 2]], "fc_hid_layers": [4]}
+_NETS = ("recurrent net", "dict observations")  # features that name a net
 _IMITATING = ("SIL", "PPOSIL")
 
 
@@ -147,7 +151,8 @@ def _envs() -> Iterator[None]:
     }
     for name, env in envs.items():
         gym.register(name, entry_point=env)
-    yield
+    with masks.registered(), parts.registered():
+        yield
     for name in envs:
         del gym.registry[name]
 
@@ -164,9 +169,17 @@ def spec_with(algorithm: str, *features: str) -> Spec:
     """A small spec of the algorithm with these features on."""
     keys: dict[str, Any] = {"meta.compile": "on" if "compiled" in features else "off"}
     is_image = "frame stack" in features and "recurrent net" not in features
-    for feature in sorted(features, key=lambda name: name != "recurrent net"):
+    for feature in sorted(features, key=lambda name: name not in _NETS):
         keys |= _keys_of(feature, algorithm)
-    if "life loss" in features or (is_image and "multi-discrete actions" not in features):
+    if {"multi-discrete actions", "action masks"} <= set(features):
+        keys["env.name"] = masks.CHOICES
+    if {"dict observations", "action masks"} <= set(features):
+        keys |= {"env.name": parts.SIGNS, "env.masks": True}
+    if algorithm == "CrossQ" and "dict observations" in features:
+        keys["agent.critic_net"] = dict(_MULTI_INPUT)
+    has_own_net = {"multi-discrete actions", "action masks", "dict observations"}
+    is_vector = has_own_net & set(features)
+    if "life loss" in features or (is_image and not is_vector):
         net = _CONV_NET | {
             "batch_norm": "batch norm" in features,
             "shared": "shared net" in features,
@@ -227,6 +240,13 @@ def _keys_of(feature: str, algorithm: str) -> dict[str, Any]:
         "symlog": {"agent.algorithm.symlog": True},
         "clip_vloss": {"agent.algorithm.clip_vloss": True},
         "multi-discrete actions": {"env.name": "compatibility/TwoChoices-v0", "env.max_t": None},
+        "action masks": {"env.name": masks.MINES, "env.max_t": None},
+        "dict observations": {
+            "env.name": parts.SIGNS,
+            "env.side": 12,
+            "env.max_t": None,
+            "agent.net": dict(_MULTI_INPUT),
+        },
         "rows on a device": {},  # no spec of a plain env gives them: see `OnDevice`
         "several envs": {"env.num_envs": 3},
         "compiled": {},
@@ -291,7 +311,7 @@ def walk(algorithm: str, *features: str) -> None:
     """Construct, learn, save half-way, resume, compare, evaluate."""
     spec = spec_with(algorithm, *features)
     for feature in features:
-        if feature not in ("rows on a device", "multi-discrete actions"):
+        if feature not in ("rows on a device", "multi-discrete actions", "action masks"):
             assert FEATURES[feature].is_on(spec), f"{feature} is not on"
     with ExitStack() as stack:
         whole = start(spec, features, stack)

@@ -21,13 +21,15 @@ from slm_lab.agent.memory.replay import ReplayBuffer
 from slm_lab.agent.memory.return_replay import ImitationBuffer
 from slm_lab.agent.memory.rollout import ExperienceBuffer, RolloutBuffer
 from slm_lab.agent.net.recurrent import Recurrence, RecurrentState, recurrence_of
+from slm_lab.agent.parts import make_parts_transform
 from slm_lab.agent.preprocessor import (
+    ObsTransform,
     Preprocessor,
     RecurrentPreprocessor,
     make_obs_transform,
     make_reward_transform,
 )
-from slm_lab.spec import Problem, Spec, SpecError, batches_per_call, training_start_step
+from slm_lab.spec import EnvSpec, Problem, Spec, SpecError, batches_per_call, training_start_step
 from slm_lab.spec.algorithm.base import Pace
 from slm_lab.spec.trust import check_modules
 from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
@@ -227,16 +229,17 @@ def make_agent(
     With `learns` false it has no memory and compiles nothing: it acts, and stays as it is.
     """
     check_modules(spec)
-    _check_action_space(spec, spaces)
+    _check_actions(spec, spaces)
     info, pace = spec.agent.algorithm_info, spec.agent.algorithm.pace(spec)
     setup = _make_setup(spec, spaces, pace, seed, device_index, learns)
     with _sizes_that_fit(spec):
         algorithm: Algorithm = info.load()(spec, setup)
+        _check_parts(algorithm, spec)
         recurrence = recurrence_of(algorithm.modules)
         keeps_rows = recurrence is None and _keeps_rollouts(spec)
         on_device = learns and spaces.on_device and keeps_rows
         transforms = (
-            make_obs_transform(spec.env, spaces.obs_shape, setup.device if on_device else "cpu"),
+            _obs_transform(spec.env, spaces, setup.device if on_device else "cpu"),
             make_reward_transform(
                 spec.env,
                 getattr(spec.agent.algorithm, "gamma", 0.99),
@@ -264,6 +267,28 @@ def make_agent(
         )
 
 
+def _obs_transform(
+    spec: EnvSpec, spaces: Spaces, device: torch.device | str
+) -> ObsTransform | None:
+    changes = spec.normalize_obs or spec.clip_obs is not None
+    if spaces.parts and (
+        spaces.obs_dtype == "uint8" or (changes and (spaces.mask or spaces.has_images))
+    ):
+        return make_parts_transform(
+            spaces, normalizes=spec.normalize_obs, clip=spec.clip_obs, device=device
+        )
+    return make_obs_transform(spec, spaces.obs_shape, device)
+
+
+def _check_parts(algorithm: object, spec: Spec) -> None:
+    """Refuse an algorithm of the user's own that lacks what the agent asks of it."""
+    parts = [name for name in vars(Algorithm) if not name.startswith("_")]
+    if missing := [name for name in parts if not hasattr(algorithm, name)]:
+        fix = f"{spec.agent.algorithm.name} lacks {', '.join(missing)}."
+        page = "docs/how-to/your-own-algorithm.md says what an algorithm has."
+        raise SpecError([Problem("agent.algorithm.name", f"{fix} {page}")], spec.name)
+
+
 def _make_setup(
     spec: Spec, spaces: Spaces, pace: Pace, seed: int, device_index: int, learns: bool
 ) -> Setup:
@@ -273,7 +298,7 @@ def _make_setup(
     # The step of a recurrent net is as many cells long as a sequence.
     seq_len = spec.agent.net.sequence_length or 0
     saved = spec.agent.algorithm_info.seconds_saved + 4e-4 * seq_len
-    if spaces.is_image:
+    if spaces.has_images:
         saved = 1e-2  # more is read and written between the products
     compiles = (learns and not pace.whole_episodes) and is_worth_compiling(
         spec.meta.compile, seconds_saved=saved * steps, seconds_spent=15 + 1.2 * seq_len
@@ -342,8 +367,11 @@ def _make_experience(
     return ImitationBuffer(present, past, preprocessor, batches=batches_per_call(spec))
 
 
-def _check_action_space(spec: Spec, spaces: Spaces) -> None:
+def _check_actions(spec: Spec, spaces: Spaces) -> None:
     info = spec.agent.algorithm_info
+    if spaces.mask and not info.action_masks:
+        fix = f"{info.name} cannot keep to the action mask that {spec.env.name} offers. Set it to"
+        raise SpecError([Problem("env.action_mask", f"{fix} false, or use PPO or DQN.")], spec.name)
     if ("continuous" if spaces.is_continuous else spaces.action_type) in info.actions:
         return
     takes = " or ".join(sorted(info.actions, reverse=True)).replace("_", "-")

@@ -14,6 +14,7 @@ from slm_lab.analysis.metrics import TRIAL_SCALARS, Metrics, trial_metrics
 from slm_lab.analysis.tables import SessionResult, read_sessions
 from slm_lab.runs.files import write_atomic
 from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.resume import stop_reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class TrialMetrics:
 
     Numbers are means over sessions. `diverged` maps a session to how it broke down; one such
     session makes the means NaN. `failed` maps a session that crashed to its error; what it measured
-    before still counts.
+    before still counts. `stopped` maps a session that a callback ended to the reason.
     """
 
     frame: float
@@ -40,6 +41,7 @@ class TrialMetrics:
     predir: Path
     graph_png: Path
     graph_html: Path | None
+    stopped: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def scalars(self) -> dict[str, float]:
@@ -78,12 +80,13 @@ def analyze_trial(
     for index, reason in diverged.items():
         logger.warning(f"Trial {trial} session {index} diverged: {reason}. Its metrics are NaN.")
 
+    stopped = stop_reasons(paths, trial, [session.index for session in sessions])
     statistics = trial_metrics([session.metrics["eval"] for session in sessions])
     if write:
         # matplotlib is imported here, where something is drawn: a run starts at once without it.
         from slm_lab.analysis.trial_graphs import draw_trial
 
-        _write_metrics(paths, trial, sessions, statistics)
+        _write_metrics(paths, trial, sessions, statistics, stopped)
         draw_trial(paths, trial, sessions, log_extra=log_extra, html=html)
         # Written last: where this file is, all others are complete.
         _write_json(paths, paths.trial_metrics_scalar_copy(trial), statistics.scalar)
@@ -95,6 +98,7 @@ def analyze_trial(
         predir=paths.predir,
         graph_png=paths.trial_graph_copy(trial, "mean_returns_ma"),
         graph_html=paths.trial_graph_html(trial) if html else None,
+        stopped=stopped,
     )
 
 
@@ -121,14 +125,19 @@ def analyze_ended_trial(
 
 
 def _write_metrics(
-    paths: RunLayout, trial: int, sessions: Sequence[SessionResult], statistics: Metrics
+    paths: RunLayout,
+    trial: int,
+    sessions: Sequence[SessionResult],
+    statistics: Metrics,
+    stopped: Mapping[int, str],
 ) -> None:
     for session in sessions:
         for mode, metrics in session.metrics.items():
             place = (trial, session.index, mode)
             _write_json(paths, paths.session_metrics(*place), metrics.to_json())
             _write_json(paths, paths.session_metrics_scalar(*place), metrics.scalar)
-    _write_json(paths, paths.trial_metrics(trial), statistics.to_json())
+    reasons = {"stopped": stopped} if stopped else {}
+    _write_json(paths, paths.trial_metrics(trial), statistics.to_json() | reasons)
     _write_json(paths, paths.trial_metrics_scalar(trial), statistics.scalar)
 
 

@@ -60,19 +60,21 @@ def evaluate(
     best: bool = True,
     seed: int = 0,
     trust: Collection[str] = (),
+    checkpoint: str = "",
 ) -> Evaluation:
     """Play fresh episodes, `episodes` with the saved agent of every session of a trial.
 
     Actions are deterministic, or `sampled` as at the end of training. Agents are the best saved
-    ones, or the last. The result is also written to the folder's info/, and the same seed gives
-    the same one. `trust` names modules that the folder's spec may import, as for `load_agent`.
+    ones, the last, or those that a callback saved as `checkpoint`. The result is also written to
+    the folder's info/, and the same seed gives the same one. `trust` names modules that the
+    folder's spec may import, as for `load_agent`.
     """
     # torch takes seconds to import; who only looks at results imports this file too.
     from slm_lab.playback.saved_agent import load_session
     from slm_lab.training.loop import PARALLEL, play
     from slm_lab.training.threads import set_threads
 
-    run = open_run(folder, trial=trial, trust=trust)
+    run = open_run(folder, trial=trial, trust=trust, checkpoint=checkpoint)
     run.best_session(best=best)  # raises if nothing is saved
     set_threads(run.spec, RunOptions())
     returns, num_envs = {}, min(PARALLEL, episodes)
@@ -82,12 +84,12 @@ def evaluate(
             returns[session] = play(agent, env, episodes, explore=sampled).returns
         finally:
             env.close()
-    path = run.layout.trial_evaluation(run.trial, best=best, sampled=sampled)
+    path = run.layout.trial_evaluation(run.trial, best=best, sampled=sampled, checkpoint=checkpoint)
     evaluation = summarize(returns, seed=seed, path=path)
     circumstances = {
         "env": run.spec.env.name,
         "trial": run.trial,
-        "agent": "best" if best else "last",
+        "agent": run.kind(best=best),
         "policy": "sampled" if sampled else "deterministic",
         "episodes": episodes,
         "seed": seed,

@@ -6,9 +6,10 @@ import os
 import re
 import shutil
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from loguru import logger
 
@@ -18,25 +19,33 @@ from slm_lab.analysis.trial import TrialMetrics, analyze_ended_trial, analyze_tr
 from slm_lab.api.live_graphs import live_graphs
 from slm_lab.error import LabError
 from slm_lab.hub.sync import run_synced, upload_remote
+from slm_lab.runs.extend import Extension, extend
 from slm_lab.runs.find import find_run
+from slm_lab.runs.init_from import describe_source, with_source
 from slm_lab.runs.layout import TIMESTAMP, RunLayout, new_timestamp
 from slm_lab.runs.lock import locked
 from slm_lab.runs.provenance import recorded_run, save_spec
 from slm_lab.runs.resume import (
     check_same_experiment,
+    is_extension,
     resume_command,
+    stop_reasons,
     unfinished_sessions,
     was_killed,
 )
 from slm_lab.search.run import SearchFailed, SearchStopped, run_search
 from slm_lab.spec import Problem, Spec, SpecError
+from slm_lab.spec.callback import load_callbacks
 from slm_lab.spec.schema import name_complaint
 from slm_lab.spec.trust import admit_modules
 from slm_lab.training.console import setup_run_log
-from slm_lab.training.executors.local import available_cores
+from slm_lab.training.executors.local import available_cores, session_spec
 from slm_lab.training.options import RunOptions
 from slm_lab.training.seeding import draw_seed
 from slm_lab.training.trial import TrialEnd, run_sessions
+
+if TYPE_CHECKING:
+    from slm_lab.training.callback import Callback
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "SUCCESS", "WARNING", "ERROR", "CRITICAL")
 
@@ -63,12 +72,26 @@ class RunStopped(KeyboardInterrupt):
 
 @overload
 def run(  # type: ignore[overload-overlap]  # "search" is a str that gives another result
-    spec: Spec, mode: Literal["search", "search@latest"], options: RunOptions | None = None
+    spec: Spec,
+    mode: Literal["search", "search@latest"],
+    options: RunOptions | None = None,
+    *,
+    callbacks: Sequence[Callback | type[Callback]] = (),
 ) -> SearchMetrics: ...
 @overload
-def run(spec: Spec, mode: str = "train", options: RunOptions | None = None) -> TrialMetrics: ...
 def run(
-    spec: Spec, mode: str = "train", options: RunOptions | None = None
+    spec: Spec,
+    mode: str = "train",
+    options: RunOptions | None = None,
+    *,
+    callbacks: Sequence[Callback | type[Callback]] = (),
+) -> TrialMetrics: ...
+def run(
+    spec: Spec,
+    mode: str = "train",
+    options: RunOptions | None = None,
+    *,
+    callbacks: Sequence[Callback | type[Callback]] = (),
 ) -> TrialMetrics | SearchMetrics:
     """Train all sessions of a spec and return the metrics that are also written to its folder.
 
@@ -76,18 +99,27 @@ def run(
     an earlier run of the same spec. `search` runs many trials, see `search`. A run that is stopped
     by Ctrl-C or SIGTERM is analysed too, and then raises `RunStopped`, a KeyboardInterrupt.
     With `options.upload_hf` the folder is shared meanwhile; `UploadFailed` has the metrics.
+
+    `callbacks` are added to those of `meta.callbacks`: subclasses of
+    `slm_lab.training.callback.Callback` that can be imported, or instances that stand for one and
+    its keys.
     """
+    if callbacks:
+        from slm_lab.training.callback import with_callbacks  # torch is slow to import
+
+        spec = with_callbacks(spec, callbacks)
     kind, at, where = mode.partition("@")
     if kind == "search" and (where or not at):
         return search(spec, options, resume=where)
     resumes = bool(at)
     options = replace(options or RunOptions(), mode=_checked(mode))
-    _check_command(spec, options)
+    _check_command(spec, options, goes_on=resumes)
     remote = upload_remote(options.upload_hf)
     if resumes:
         options = replace(options, resume=True)
         layout = find_run(spec.name, where, Path(options.data_dir))
-        spec = check_same_experiment(spec, layout, 0)
+        asked, spec = spec, check_same_experiment(spec, layout, 0)
+        more = _extension(asked, spec, options)
         if not os.access(layout.predir, os.W_OK):
             fix = "Make it writable, or copy it and resume that."
             problem = Problem("MODE", f"{layout.predir} cannot be written to. {fix}")
@@ -95,12 +127,15 @@ def run(
     else:
         if options.profile:
             options = replace(options, mode="dev")
-        spec = _with_seed_and_mode(spec, options)
+        spec = with_source(_with_seed_and_mode(spec, options), Path(options.data_dir))
         timestamp = options.timestamp or new_timestamp()
         layout = RunLayout.create(spec.name, timestamp, root=options.data_dir)
     with locked(layout.run_lock(), f"run folder {layout.predir}", folder=layout.predir):
         setup_run_log(layout.log_path(0), layout.predir, options.log_level)
         if resumes:
+            if more is not None:
+                _extend(more, layout)
+                spec = more.spec
             return run_synced(remote, layout.predir, lambda: _resume(spec, layout, options))
         for path in (layout.spec_path(), layout.trial_spec_path(0)):
             save_spec(spec, path, layout, 0, timestamp, options.cuda_offset)
@@ -115,6 +150,8 @@ def search(spec: Spec, options: RunOptions | None = None, *, resume: str = "") -
     """
     options = replace(options or RunOptions(), mode="search")
     _check_command(spec, options)
+    if not resume:
+        spec = with_source(spec, Path(options.data_dir))
     try:
         return run_search(spec, options, resume, train=run)
     except SearchStopped as stopped:
@@ -140,8 +177,10 @@ def _checked(mode: str) -> Literal["dev", "train"]:
     raise SpecError([Problem("MODE", f"found `{mode}`; {fix}")], "the command")
 
 
-def _check_command(spec: Spec, options: RunOptions) -> None:
+def _check_command(spec: Spec, options: RunOptions, *, goes_on: bool = False) -> None:
     problems = []
+    if options.follow_budget and not goes_on:
+        problems.append(_follows_nothing())
     if options.log_level.upper() not in LOG_LEVELS:
         found = f"found `{options.log_level}`; expected DEBUG, INFO, WARNING or ERROR."
         problems.append(Problem("--log-level (or LOG_LEVEL)", found))
@@ -150,9 +189,13 @@ def _check_command(spec: Spec, options: RunOptions) -> None:
         problems.append(Problem("--timestamp", found))
     if complaint := name_complaint(spec.name):
         problems.append(Problem("SPEC_NAME", complaint))
+    if spec.meta.init_from and options.ray_address is not None and options.mode != "search":
+        fix = "the nodes of a cluster do not have that folder. Train without --ray-address."
+        problems.append(Problem("meta.init_from", fix))
     if problems:
         raise SpecError(problems, "the command")
     admit_modules(spec)
+    load_callbacks(spec, only_own=True)
     if options.wandb:
         from slm_lab.training.recorder import check_wandb  # with TensorBoard, slow to import
 
@@ -165,6 +208,31 @@ def _with_seed_and_mode(spec: Spec, options: RunOptions) -> Spec:
     if spec.meta.random_seed is None:
         changes["meta.random_seed"] = draw_seed()
     return spec.with_values(changes)
+
+
+def _extension(asked: Spec, saved: Spec, options: RunOptions) -> Extension | None:
+    """More frames for a run, if its budget was asked to be larger."""
+    if is_extension(asked, saved):
+        ran = session_spec(saved)
+        return extend(saved, ran, asked.env.max_frame, follow=options.follow_budget)
+    if options.follow_budget:
+        raise SpecError([_follows_nothing()], "the command")
+    return None
+
+
+def _follows_nothing() -> Problem:
+    fix = "it goes with more frames: train@FOLDER -s env.max_frame=..."
+    return Problem("--follow-budget", fix)
+
+
+def _extend(more: Extension, layout: RunLayout) -> None:
+    """Write the spec of the larger budget. From the trial's spec on, which is written last, every
+    resume goes on to the new end."""
+    logger.info(more.note)
+    meta = more.spec.to_dict()["meta"]
+    stamp, offset = str(meta.get("experiment_ts", "")), int(meta.get("cuda_offset") or 0)
+    for path in (layout.spec_path(), layout.trial_spec_path(0)):
+        save_spec(more.spec, path, layout, 0, stamp, offset)
 
 
 # Training and analysis
@@ -188,8 +256,13 @@ def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
         with recorded_run(
             record, options.mode, cores, folder=folder, spec=spec, precision=precision
         ) as this:
+            this.init_from = describe_source(spec)
+            if spec.meta.extended:
+                this.extended_from = spec.meta.extended[-1].max_frame
             with live_graphs(layout, trial=0):
                 end = run_sessions(spec, layout, trial=0, options=options)
+            reasons = stop_reasons(layout, 0, range(spec.meta.max_session))
+            this.stop_reasons = {str(session): why for session, why in reasons.items()}
             how = "stopped" if end.stopped_by else _failure_text(end.failed) or "finished"
             try:
                 metrics = _analyze(spec, layout, options, end)

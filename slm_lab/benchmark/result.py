@@ -31,7 +31,7 @@ from slm_lab.analysis.plot import draw_mean, dress
 from slm_lab.analysis.style import MEAN_COLOR, SESSION_COLOR, line_styles
 from slm_lab.benchmark.manifest import Part
 from slm_lab.error import LabError
-from slm_lab.spec import Spec, load_spec
+from slm_lab.spec import Spec, read_saved_spec
 
 RESULT, CURVE, SPEC, PLOT = "result.json", "curve.csv", "spec.json", "plot.png"
 EPISODES = 100  # of the evaluation of each final agent
@@ -118,7 +118,7 @@ def read_result(folder: Path) -> CollectedResult | None:
     try:
         result = Result.model_validate(json.loads(path.read_text()))
         path = folder / SPEC
-        spec = load_spec(path)
+        spec = read_saved_spec(path)
         path = folder / CURVE
         curve = pd.read_csv(path, index_col="frame").astype("float64")
     except (OSError, ValueError, LabError) as error:

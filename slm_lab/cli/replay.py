@@ -24,6 +24,9 @@ Folder = Annotated[
 Trial = Annotated[int | None, Option(min=0, help="Trial; the best one if not given.")]
 SessionIndex = Annotated[int | None, Option(min=0, help="Session; the best one if not given.")]
 Last = Annotated[bool, Option("--last", help="The agent as training left it, not at its best.")]
+Checkpoint = Annotated[
+    str, Option(help="An agent that a callback saved, such as frame200000 or evaluated.")
+]
 Sampled = Annotated[bool, Option("--sampled", help="Draw actions as at the end of training.")]
 Seed = Annotated[int, Option(min=0, help="Seed of the envs and of drawn actions.")]
 
@@ -45,6 +48,7 @@ def enjoy(
     trial: Trial = None,
     session: SessionIndex = None,
     last: Last = False,
+    checkpoint: Checkpoint = "",
     sampled: Sampled = False,
     render: Annotated[bool, Option("--render", help="Watch in a window.")] = False,
     video: Annotated[
@@ -61,12 +65,14 @@ def enjoy(
     from slm_lab.playback.enjoy import enjoy as play_saved
     from slm_lab.runs.find import open_run
 
-    run = open_run(folder, trial=trial, trust=trust or ())
+    run = open_run(folder, trial=trial, trust=trust or (), checkpoint=checkpoint)
     session = _announce(run, session, best=not last)
     is_filmed = video or out is not None
     if is_filmed and out is None:
         suffix = ".mp4" if can_write_mp4() else ".gif"
-        out = run.layout.video_path(run.trial, session, suffix, best=not last)
+        out = run.layout.video_path(
+            run.trial, session, suffix, best=not last, checkpoint=checkpoint
+        )
     played = play_saved(
         run,
         session,
@@ -108,7 +114,7 @@ def enjoy_mode(
 def _announce(run: SavedRun, session: int | None, *, best: bool) -> int:
     """Print whose agent plays, of the best session if none is given; returns the session."""
     session = run.best_session(best=best) if session is None else session
-    name, kind = run.layout.session_name(run.trial, session), "best" if best else "last"
+    name, kind = run.layout.session_name(run.trial, session), run.kind(best=best)
     what = f"{run.spec.agent.algorithm.name} on {run.spec.env.name}"
     typer.echo(printable(f"{name} ({kind} agent): {what}"))
     return session
@@ -121,6 +127,7 @@ def evaluate(
     seed: Seed = 0,
     trial: Trial = None,
     last: Last = False,
+    checkpoint: Checkpoint = "",
     trust: Trust = None,
 ) -> None:
     """Score every session of a trial over fresh episodes, with confidence intervals."""
@@ -134,6 +141,7 @@ def evaluate(
         best=not last,
         seed=seed,
         trust=trust or (),
+        checkpoint=checkpoint,
     )
     _print_evaluation(evaluation)
 
@@ -150,13 +158,14 @@ def export(
     trial: Trial = None,
     session: SessionIndex = None,
     last: Last = False,
+    checkpoint: Checkpoint = "",
     trust: Trust = None,
 ) -> None:
     """Write a trained agent as one file, observation in, action out, checked against the agent."""
     from slm_lab.playback.export import export_policy
     from slm_lab.runs.find import open_run
 
-    run = open_run(folder, trial=trial, trust=trust or ())
+    run = open_run(folder, trial=trial, trust=trust or (), checkpoint=checkpoint)
     session = run.best_session(best=not last) if session is None else session
     path = export_policy(run, session, best=not last, format=format, out=out)
     typer.echo(

@@ -58,11 +58,16 @@ def print_local(pattern: str, data_dir: Path) -> None:
         fitting = f" that fits `{pattern}`" if pattern else ""
         typer.echo(f"No run{fitting} in {data_dir}.", err=True)
         return
-    rows = [_cells(run) for run in runs]
+    head: tuple[str, ...] = HEAD
+    rows: list[tuple[str, ...]] = [_cells(run) for run in runs]
+    reasons = [printable(run.reason) if run.status == "done" else "" for run in runs]
+    if any(reasons):  # why callbacks ended them
+        head = (*HEAD, "REASON")
+        rows = [(*row, why) for row, why in zip(rows, reasons, strict=True)]
     if sys.stdout.isatty():
-        _print_table(rows)
+        _print_table(head, rows)
     else:
-        print_columns(HEAD, rows, RIGHT)
+        print_columns(head, rows, RIGHT)
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:
@@ -82,16 +87,17 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
     )
 
 
-def _print_table(rows: list[tuple[str, ...]]) -> None:
+def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in HEAD:
-        overflow: Any = "fold" if name == "RUN" else "ellipsis"
+    for name in head:
+        folds = name in ("RUN", "REASON")
+        overflow: Any = "fold" if folds else "ellipsis"
         justify: Any = "right" if name in RIGHT else "left"
-        table.add_column(name.lower(), justify=justify, overflow=overflow, no_wrap=name != "RUN")
+        table.add_column(name.lower(), justify=justify, overflow=overflow, no_wrap=not folds)
     for row in rows:
         table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
     Console().print(table)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
-from slm_lab.cli.options import FAILED, LogLevel, Sets, Trust
+from slm_lab.cli.options import FAILED, LogLevel, Sets, Trust, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,6 +87,10 @@ UploadHF = Annotated[
         help="Share the run folder (see HF_REPO): at every few checkpoints and at the end.",
     ),
 ]
+FollowBudget = Annotated[
+    bool,
+    Option("--follow-budget", help="More frames: stretch schedules in proportion to the budget."),
+]
 StopRay = Annotated[
     bool, Option("--stop-ray", help="End the searches that run in data/, and exit.")
 ]
@@ -112,6 +116,7 @@ def run(
     timestamp: Timestamp = "",
     dry_run: DryRun = False,
     upload_hf: UploadHF = False,
+    follow_budget: FollowBudget = False,
     stop_ray: StopRay = False,
     trust: Trust = None,
 ) -> None:
@@ -122,16 +127,13 @@ def run(
         enjoy_mode(mode, spec_name, sets=sets, render=render, seed=seed, trust=trust)
         return
     if stop_ray:
-        from slm_lab.search.processes import stop_searches
-
-        stopped = [f"Stopped the search in {predir}" for predir in stop_searches(Path("data"))]
-        typer.echo("\n".join(stopped or ["No search runs in data/"]))
+        _stop_searches()
         return
     from slm_lab.spec import load_spec
     from slm_lab.training.options import RunOptions
 
-    overrides = {"meta.compile": compile, "meta.random_seed": seed}
-    sets = [*(sets or ()), *(f"{k}={v}" for k, v in overrides.items() if v is not None)]
+    flags = [(k, v) for k, v in (("compile", compile), ("random_seed", seed)) if v is not None]
+    sets = [*(sets or ()), *(f"meta.{key}={value}" for key, value in flags)]
     spec = load_spec(spec_file, spec_name, sets=sets, trust=trust or ())
     if dry_run:
         _print_search_plan(spec, mode)
@@ -149,6 +151,7 @@ def run(
         ray_address=ray_address,
         upload_hf=upload_hf,
         timestamp=timestamp,
+        follow_budget=follow_budget,
     )
     _run(spec, mode, options, again=f"slm-lab run {spec_file} {spec_name}")
 
@@ -206,14 +209,20 @@ def run_remote(
     lacking = missing_token(task, os.environ)
     if dry_run:
         typer.echo(to_yaml(task), nl=False)
-        if lacking:
-            typer.echo(lacking, err=True)
+        typer.echo(lacking, err=True, nl=bool(lacking))
         return
     if lacking:
         raise CloudError(lacking)
     check_ready(run.name, gpu=gpu, again=shlex.join(["slm-lab", *sys.argv[1:]]))
     reply = submit(to_yaml(task))
     _print_submitted(reply, run, task, f"{spec.agent.algorithm.name} on {spec.env.name}")
+
+
+def _stop_searches() -> None:
+    from slm_lab.search.processes import stop_searches
+
+    stopped = [f"Stopped the search in {predir}" for predir in stop_searches(Path("data"))]
+    typer.echo("\n".join(stopped or ["No search runs in data/"]))
 
 
 def _run(spec: Spec, mode: str, options: RunOptions, *, again: str) -> None:
@@ -266,6 +275,8 @@ def _print_trial(console: Console, metrics: TrialMetrics) -> None:
     console.print(f"\n[bold]Score[/bold]   {score}")
     console.print(f"[bold]Curve[/bold]   {escape(str(metrics.graph_png))}")
     console.print(f"[bold]Folder[/bold]  {escape(str(metrics.predir))}")
+    for session, why in metrics.stopped.items():
+        console.print(f"[bold]Session {session} ended early[/bold]: {escape(printable(why))}")
     for session, error in metrics.failed.items():
         reason = escape(error.splitlines()[-1])
         console.print(f"[bold red]Session {session} failed[/bold red]: {reason}")

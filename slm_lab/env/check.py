@@ -20,6 +20,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env as gymnasium_check_env
 
+from slm_lab.env.action_mask import sample_allowed
 from slm_lab.env.make import make_env
 from slm_lab.env.registry import find_registered, make_gymnasium_env
 from slm_lab.env.vector import VectorEnv
@@ -57,17 +58,30 @@ class EnvReport:
         rows = {
             "env": f"{self.name} x {self.num_envs} ({self.backend})",
             "observation": f"{self.spaces.obs_shape} {self.spaces.obs_dtype}",
+            **self._parts(),
             "action": f"{self.spaces.action_type} {self.spaces.action_sizes}{unbounded}",
             "speed": f"{self.frames_per_second:,.0f} frames/s (random actions, no agent)",
             "episodes": f"{self.episodes} in {self.frames} frames{means if self.episodes else ''}",
             "exact resume": "yes" if self.restorable else "no",
         }
-        lines = [f"{key + ':':<14}{value}" for key, value in rows.items()]
+        width = max(14, *(len(key) + 2 for key in rows))  # the names of parts may be long
+        lines = [f"{key + ':':<{width}}{value}" for key, value in rows.items()]
         lines += [f"note: {note}" for note in self.notes]
         lines += [f"problem: {problem}" for problem in self.problems]
         count = len(self.problems)
         lines.append("ok" if self.ok else f"{count} problem{'s' * (count > 1)} found")
         return "\n".join(lines)
+
+    def _parts(self) -> dict[str, str]:
+        """What each part of an observation became, and how large a mask of actions is."""
+        kinds = {True: "image", False: "vector"}
+        rows = {
+            f"  {part.name}": f"{kinds[part.is_image]} {part.shape} {part.dtype}"
+            for part in self.spaces.parts
+        }
+        if self.spaces.mask:
+            rows["action mask"] = f"{self.spaces.mask} columns, one per action"
+        return rows
 
 
 def check_env(spec: EnvSpec | str, *, frames: int = 10_000, seed: int = 0) -> EnvReport:
@@ -163,13 +177,13 @@ def check_bounds(env: gym.Env[Any, Any]) -> list[str]:
         return []
     outside = np.zeros(box.shape, bool)
     env.action_space.seed(0)
-    obs, _ = env.reset(seed=0)
+    obs, info = env.reset(seed=0)
     for _ in range(SHORT_STEPS):
         outside |= (obs < box.low) | (obs > box.high)
-        obs, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        obs, _, terminated, truncated, info = env.step(sample_allowed(env, info))
         if terminated or truncated:
             # The final observation may leave the box; often the episode ends for that reason.
-            obs, _ = env.reset()
+            obs, info = env.reset()
     where = [tuple(index) for index in np.argwhere(outside).tolist()]
     return [f"observations: outside the bounds of observation_space at {where}."] if where else []
 

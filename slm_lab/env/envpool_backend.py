@@ -27,7 +27,7 @@ import numpy as np
 
 from slm_lab.env.error import EnvError
 from slm_lab.env.playground import Task, action_repeat, find_task
-from slm_lab.env.space import Concat, ObsCodec, action_codec, obs_codec, vector_codec
+from slm_lab.env.space import ObsCodec, Parts, action_codec, obs_codec, vector_codec
 from slm_lab.env.vector import VectorEnv, check_batch, spawn_streams
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
@@ -238,14 +238,21 @@ def _layout(task: Task, space: Any, *, privileged: bool) -> tuple[ObsCodec, int]
     """The codec of an observation, and its number of privileged columns."""
     if task.parts:
         parts = {part: vector_codec(space[part]) for part in task.parts}
-        return Concat(parts | {part: Backwards(parts[part]) for part in task.backwards}), 0
+        return _side_by_side(parts | {part: Backwards(parts[part]) for part in task.backwards}), 0
     if not hasattr(space, "spaces"):
         return vector_codec(space), 0
     parts = {"state": vector_codec(space["state"])}
     if privileged:
         parts["privileged_state"] = vector_codec(space["privileged_state"])
-        return Concat(parts), parts["privileged_state"].shape[0]
-    return Concat(parts), 0
+        return _side_by_side(parts), parts["privileged_state"].shape[0]
+    return _side_by_side(parts), 0
+
+
+def _side_by_side(parts: Mapping[str, ObsCodec]) -> Parts:
+    """One vector, of which policy and critic read columns by their number."""
+    codec = Parts({(name,): part for name, part in parts.items()})
+    codec.parts = ()
+    return codec
 
 
 def _pool_config(task: Task) -> dict[str, Any]:

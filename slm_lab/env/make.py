@@ -61,7 +61,9 @@ def make_env(
         env = SubprocessVectorEnv(spec, seed=seed, cores=cores)
     else:
         envs = make_gymnasium_envs(spec, render=render)
-        env = GymnasiumVectorEnv(envs, seed=seed, threads=spec.num_threads or 1)
+        env = GymnasiumVectorEnv(
+            envs, seed=seed, threads=spec.num_threads or 1, action_mask=spec.action_mask
+        )
     if spec.frame_stack == 1:
         return env
     if env.spaces.privileged:
@@ -72,11 +74,11 @@ def make_env(
 def choose_backend(spec: EnvSpec, *, render: bool = False) -> ChosenBackend:
     """The engine that runs an env, which must be able to do what the spec asks for."""
     chosen = _choose(spec, render=render)
-    if spec.wrappers and chosen != "gymnasium":
+    if spec.wrappers and chosen not in ("gymnasium", "subprocess"):
         raise EnvError(
             f"env.wrappers: `{spec.name}` is run by {chosen}, which steps all copies at once and "
             "has no single env to put a wrapper around. Leave them out, or use an env that "
-            "env.backend: gymnasium runs."
+            "env.backend: gymnasium or subprocess runs."
         )
     return chosen
 

@@ -8,9 +8,11 @@ Observations become one float32 array, or uint8 for images:
     Discrete                  one-hot
     MultiDiscrete             one one-hot per entry, concatenated
     MultiBinary               a vector of 0. and 1.
-    Dict, Tuple               every part as above, flattened and concatenated, in the order of
+    Dict, Tuple               every part as above, side by side in one row, in the order of
                               `gymnasium.spaces.flatten`: sorted keys for a Dict made from a plain
-                              mapping, else the order of its keys; positions for a Tuple
+                              mapping, else the order of its keys; positions for a Tuple. With a
+                              uint8 image among them the row is bytes. A key `action_mask` of a
+                              Dict comes last: see action_mask.py
 
 Actions come from the agent as [B] integers (Discrete), [B, n] integers (MultiDiscrete,
 MultiBinary) or [B, dim] floats (Box). A Box with finite bounds is acted on in [-1, 1], mapped
@@ -20,7 +22,8 @@ sides that are finite.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +31,10 @@ import numpy as np
 from gymnasium import spaces
 
 from slm_lab.env.error import EnvError
-from slm_lab.types import ActionType
+from slm_lab.types import ActionType, ObsPart
 
+Path = tuple[Hashable, ...]
+ACTION_MASK = "action_mask"
 CHANNEL_COUNTS = (1, 3, 4)  # grey, RGB, RGBA
 
 
@@ -53,6 +58,9 @@ def quicken(space: spaces.Space[Any]) -> None:
 
 class ObsCodec:
     """Writes observations into an array. `out` is one row or a whole batch, as `obs` is."""
+
+    parts: tuple[ObsPart, ...] = ()
+    mask = 0  # columns of an action mask
 
     def __init__(self, shape: tuple[int, ...], dtype: str = "float32") -> None:
         self.shape, self.dtype = shape, dtype
@@ -80,6 +88,13 @@ class ActionCodec:
         """Uniform agent actions (standard normal where a Box has no bounds)."""
         raise NotImplementedError
 
+    def sample_allowed(self, rng: np.random.Generator, mask: np.ndarray) -> np.ndarray:
+        """Uniform agent actions among those that a mask [B, sum of sizes] allows."""
+        splits = np.split(mask, np.cumsum(self.sizes)[:-1], -1)
+        # The largest of random numbers, all of them below those that are not allowed.
+        drawn = [(rng.random(part.shape) + (part > 0)).argmax(-1) for part in splits]
+        return drawn[0] if self.type == "discrete" else np.stack(drawn, -1)
+
 
 @dataclass(frozen=True, slots=True)
 class Codecs:
@@ -89,8 +104,11 @@ class Codecs:
     action: ActionCodec
 
 
-def obs_codec(space: spaces.Space[Any]) -> ObsCodec:
-    """The codec of an observation space, by the table at the top of this file."""
+def obs_codec(space: spaces.Space[Any], mask: int = 0) -> ObsCodec:
+    """The codec of an observation space, by the table at the top of this file.
+
+    With `mask` columns the space is a Dict whose key `action_mask` fills them.
+    """
     if isinstance(space, spaces.Box):
         return _box_codec(space)
     if isinstance(space, spaces.Discrete):
@@ -99,10 +117,11 @@ def obs_codec(space: spaces.Space[Any]) -> ObsCodec:
         return OneHots(space.nvec.ravel(), space.start.ravel())
     if isinstance(space, spaces.MultiBinary):
         return Reshape((int(np.prod(space.shape)),), "float32", space.shape)
-    if isinstance(space, spaces.Dict):
-        return Concat({key: vector_codec(part) for key, part in space.items()})
-    if isinstance(space, spaces.Tuple):
-        return Concat({i: vector_codec(part) for i, part in enumerate(space)})
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        leaves = {path: _part_codec(leaf) for path, leaf in _leaves(space)}
+        if mask:
+            leaves = {path: codec for path, codec in leaves.items() if path[0] != ACTION_MASK}
+        return Parts(leaves, mask)
     raise EnvError(
         f"env.name: observation space {space} cannot become an array of fixed shape. "
         "Expected Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these. "
@@ -114,6 +133,24 @@ def vector_codec(space: spaces.Space[Any]) -> ObsCodec:
     """The codec of one part of a Dict or Tuple: a float32 vector, never an image."""
     if isinstance(space, spaces.Box):
         return Reshape((int(np.prod(space.shape)),), "float32", space.shape)
+    return obs_codec(space)
+
+
+def _leaves(space: spaces.Space[Any], path: Path = ()) -> Iterator[tuple[Path, spaces.Space[Any]]]:
+    """The arrays of nested Dicts and Tuples, with the keys that lead to them."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inner = space.items() if isinstance(space, spaces.Dict) else enumerate(space)
+        for key, part in inner:
+            yield from _leaves(part, (*path, key))
+    else:
+        yield path, space
+
+
+def _part_codec(space: spaces.Space[Any]) -> ObsCodec:
+    """An image stays one; anything else becomes a vector."""
+    if isinstance(space, spaces.Box):
+        codec = _box_codec(space)
+        return codec if len(codec.shape) == 3 else vector_codec(space)
     return obs_codec(space)
 
 
@@ -187,39 +224,101 @@ class OneHots(ObsCodec):
     """Several integers, one one-hot each, concatenated."""
 
     def __init__(self, sizes: Sequence[int] | np.ndarray, starts: Sequence[int] | np.ndarray):
-        self.parts = [OneHot(int(n), int(start)) for n, start in zip(sizes, starts, strict=True)]
+        self.digits = [OneHot(int(n), int(start)) for n, start in zip(sizes, starts, strict=True)]
         self._edges = np.cumsum([0, *sizes]).tolist()
         super().__init__((self._edges[-1],))
 
     def write(self, obs: Any, out: np.ndarray) -> None:
-        entries = np.asarray(obs).reshape(*out.shape[:-1], len(self.parts))
-        for i, part in enumerate(self.parts):
+        entries = np.asarray(obs).reshape(*out.shape[:-1], len(self.digits))
+        for i, part in enumerate(self.digits):
             part.write(entries[..., i], out[..., self._edges[i] : self._edges[i + 1]])
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         columns = np.split(rows, self._edges[1:-1], axis=-1)
         return np.stack(
-            [part.read(piece) for part, piece in zip(self.parts, columns, strict=True)], -1
+            [part.read(piece) for part, piece in zip(self.digits, columns, strict=True)], -1
         )
 
 
-class Concat(ObsCodec):
-    """The parts of a Dict or a Tuple, each a vector, side by side."""
+class Parts(ObsCodec):
+    """The parts of nested Dicts and Tuples side by side, and an action mask behind them."""
 
-    def __init__(self, parts: dict[Any, ObsCodec]) -> None:
-        self._parts: list[tuple[Hashable, slice, ObsCodec]] = []
+    def __init__(self, leaves: Mapping[Path, ObsCodec], mask: int = 0) -> None:
+        in_bytes = any(codec.dtype == "uint8" for codec in leaves.values())
+        self.leaves: list[Leaf] = []
         end = 0
-        for key, part in parts.items():
-            start, end = end, end + part.shape[0]
-            self._parts.append((key, slice(start, end), part))
-        super().__init__((end,))
+        for path, codec in leaves.items():
+            is_wide = in_bytes and codec.dtype == "float32"
+            start, end = end, end + math.prod(codec.shape) * (4 if is_wide else 1)
+            self.leaves.append(Leaf(path, slice(start, end), codec, is_wide))
+        self.mask = mask
+        if mask:
+            start, end = end, end + mask
+            self.leaves.append(Leaf((ACTION_MASK,), slice(start, end), MaskCodec(mask), False))
+        super().__init__((end,), "uint8" if in_bytes else "float32")
+        names = (".".join(map(str, path)) for path in leaves)
+        kinds = ((codec.shape, codec.dtype) for codec in leaves.values())
+        self.parts = tuple(ObsPart(name, *kind) for name, kind in zip(names, kinds, strict=True))
 
     def write(self, obs: Any, out: np.ndarray) -> None:
-        for key, columns, part in self._parts:
-            part.write(obs[key], out[..., columns])
+        for leaf in self.leaves:
+            value = obs
+            for key in leaf.path:
+                value = value[key]
+            leaf.codec.write(value, leaf.place(out))
 
     def read(self, rows: np.ndarray) -> dict[Hashable, Any]:
-        return {key: part.read(rows[..., columns]) for key, columns, part in self._parts}
+        found: dict[Hashable, Any] = {}
+        for leaf in self.leaves:
+            *outer, last = leaf.path
+            place = found
+            for key in outer:
+                place = place.setdefault(key, {})
+            place[last] = leaf.codec.read(leaf.place(rows))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A part of a row: the keys that lead to it, and where it lies."""
+
+    path: Path
+    columns: slice
+    codec: ObsCodec
+    is_wide: bool  # float32 in a row of bytes
+
+    def place(self, rows: np.ndarray) -> np.ndarray:
+        """A view of this part in a row or a batch of rows, in its own shape."""
+        place = rows[..., self.columns]
+        if self.is_wide:
+            place = place.view(np.float32)
+        if len(self.codec.shape) == 1:
+            return place
+        return place.reshape(*place.shape[:-1], *self.codec.shape)
+
+
+class MaskCodec(ObsCodec):
+    """The mask of all actions; None allows every action. Sub-actions may each have their own."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__((size,))
+
+    def write(self, obs: Any, out: np.ndarray) -> None:
+        if obs is None:
+            out[...] = 1
+            return
+        if isinstance(obs, tuple | list):
+            obs = np.concatenate([np.ravel(part) for part in obs])
+        mask = np.asarray(obs)
+        if mask.size != out.size:
+            raise EnvError(
+                f"env.action_mask: the env gave a mask of {mask.size} entries, expected "
+                f"{self.shape[0]}, one per action. Set it to false to play without masks."
+            )
+        out[...] = (mask != 0).reshape(out.shape)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        return rows.astype(np.int8)
 
 
 def action_codec(space: spaces.Space[Any]) -> ActionCodec:

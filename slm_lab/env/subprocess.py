@@ -35,12 +35,12 @@ import numpy as np
 from loguru import logger
 from threadpoolctl import ThreadpoolController
 
+from slm_lab.env.episode_log import NOT_RESTORED
 from slm_lab.env.error import EnvError
 from slm_lab.env.registry import find_registered, make_gymnasium_env
 from slm_lab.env.shared_rows import Layout, SharedRows, memory_file, rows_layout
 from slm_lab.env.space import Codecs
 from slm_lab.env.vector import (
-    NOT_RESTORED,
     GymnasiumVectorEnv,
     VectorEnv,
     check_batch,
@@ -357,7 +357,7 @@ class _Part:
         spec, registered, seeds = pickle.loads(task)
         registered = registered or find_registered(spec)
         envs = [make_gymnasium_env(spec, registered) for _ in seeds]
-        self._env = GymnasiumVectorEnv(envs, seed=seeds)
+        self._env = GymnasiumVectorEnv(envs, seed=seeds, action_mask=spec.action_mask)
         return self._env.codecs
 
     def share(self, path: str, layout: Layout, slots: range) -> None:

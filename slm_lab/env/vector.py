@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise, repeat
 from typing import Any
@@ -17,11 +17,14 @@ import gymnasium as gym
 import numpy as np
 from loguru import logger
 
+from slm_lab.env.action_mask import observe_masks
+from slm_lab.env.episode_log import NOT_RESTORED, EpisodeLog
 from slm_lab.env.error import EnvError
 from slm_lab.env.space import ActionCodec, Codecs, ObsCodec, action_codec, obs_codec, quicken
 from slm_lab.types import Rows, Spaces, Transition, on_host
 
 WINDOW = 100  # finished episodes in the score
+RESET_OPTIONS = "reset_options"  # in the origin of an episode that began with some
 
 
 class EpisodeStats:
@@ -112,6 +115,7 @@ class VectorEnv:
         self._obs_codec, self._action_codec = obs, action
         self.codecs = Codecs(obs, action)
         sizes = action.type, action.sizes, action.bounded
+        traits = {"parts": obs.parts, "mask": obs.mask, **traits}
         self.spaces = Spaces(obs.shape, obs.dtype, *sizes, **traits)
         self.episodes = EpisodeStats(num_envs)
         self._seeds, self._action_rng = spawn_streams(seed, num_envs)
@@ -132,8 +136,18 @@ class VectorEnv:
     def close(self) -> None:
         raise NotImplementedError
 
+    def set_reset_options(self, options: Mapping[str, Any]) -> None:
+        """Begin every episode from now on by `reset(options=...)`."""
+        raise EnvError(
+            f"meta.callbacks: envs of the back-end `{self.backend}` take no reset options, which "
+            "a curriculum changes. Use env.backend: gymnasium."
+        )
+
     def sample_action(self) -> np.ndarray:
-        """Random actions in the agent's units, from a stream of their own."""
+        """Random actions in the agent's units, allowed ones if the env has a mask."""
+        if self.spaces.mask:
+            mask = on_host(self.obs)[:, -self.spaces.mask :]
+            return self._action_codec.sample_allowed(self._action_rng, mask)
         return self._action_codec.sample(self._action_rng, self.num_envs)
 
     def render(self) -> np.ndarray | None:
@@ -210,10 +224,25 @@ class GymnasiumVectorEnv(VectorEnv):
     obs: np.ndarray
 
     def __init__(
-        self, envs: Sequence[gym.Env[Any, Any]], *, seed: int | Sequence[int], threads: int = 1
+        self,
+        envs: Sequence[gym.Env[Any, Any]],
+        *,
+        seed: int | Sequence[int],
+        threads: int = 1,
+        action_mask: bool = True,
     ) -> None:
         self._envs = list(envs)
-        codecs = obs_codec(envs[0].observation_space), action_codec(envs[0].action_space)
+        env_seeds, _ = spawn_streams(seed, len(envs))
+        for env, env_seed in zip(self._envs, env_seeds, strict=True):
+            env.action_space.seed(env_seed)
+            quicken(env.unwrapped.action_space)
+        mask, self._first_reset = 0, None
+        if action_mask:
+            self._envs, mask, self._first_reset = observe_masks(self._envs, env_seeds[0])
+        codecs = (
+            obs_codec(self._envs[0].observation_space, mask),
+            action_codec(envs[0].action_space),
+        )
         super().__init__(len(envs), *codecs, seed)
         # Two observation buffers in turn: the last one handed out survives the next step.
         self.obs, self._spare_obs, self._final_obs = (self._blank_obs() for _ in range(3))
@@ -222,11 +251,9 @@ class GymnasiumVectorEnv(VectorEnv):
         self._terminated, self._truncated, self._episode_end = flags
         self._flags_are_set = False
 
-        for env, env_seed in zip(self._envs, self._seeds, strict=True):
-            env.action_space.seed(env_seed)
-            quicken(env.unwrapped.action_space)
         self._log = EpisodeLog(self.num_envs)
         self._started = False
+        self._reset_options: dict[str, Any] | None = None
         self._replays_exactly = all(_is_deterministic(env) for env in self._envs)
         self._shares = shares(self.num_envs, threads)
         self._pool = ThreadPoolExecutor(threads, "env") if len(self._shares) > 1 else None
@@ -333,6 +360,9 @@ class GymnasiumVectorEnv(VectorEnv):
         self._replays_exactly = False
         self.reset()
 
+    def set_reset_options(self, options: Mapping[str, Any]) -> None:
+        self._reset_options = dict(options)
+
     def _swap_obs_buffers(self) -> None:
         self.obs, self._spare_obs = self._spare_obs, self.obs
         self._rows, self._spare_rows = self._spare_rows, self._rows
@@ -340,17 +370,26 @@ class GymnasiumVectorEnv(VectorEnv):
     def _begin_episode(self, slot: int, seed: int | None = None) -> None:
         env = self._envs[slot]
         rng = env.unwrapped.np_random if self._replays_exactly and seed is None else None
-        self._log.begin(slot, {"seed": seed} if rng is None else rng.bit_generator.state)
-        obs, _ = env.reset(seed=seed)
+        origin = {"seed": seed} if rng is None else rng.bit_generator.state
+        options = self._reset_options
+        self._log.begin(slot, origin if options is None else {**origin, RESET_OPTIONS: options})
+        given = {} if options is None else {"options": options}  # an env may know no options
+        if self._first_reset is not None and not given:
+            obs, _ = self._first_reset
+        else:
+            obs, _ = env.reset(seed=seed, **given)
+        self._first_reset = None
         self._obs_codec.write(obs, self._rows[slot])
 
     def _replay_episode(self, slot: int, episode: Mapping[str, Any]) -> None:
-        env, origin = self._envs[slot], episode["origin"]
+        env, origin = self._envs[slot], {**episode["origin"]}
+        given = {"options": origin.pop(RESET_OPTIONS)} if RESET_OPTIONS in origin else {}
         if "seed" in origin:
-            obs, _ = env.reset(seed=origin["seed"])
+            obs, _ = env.reset(seed=origin["seed"], **given)
         else:
             env.unwrapped.np_random.bit_generator.state = origin
-            obs, _ = env.reset()
+            obs, _ = env.reset(**given)
+        origin = episode["origin"]
         actions = np.asarray(episode["actions"])
         for action in actions.tolist() if self._action_codec.type == "discrete" else actions:
             obs, *_ = env.step(action)
@@ -378,59 +417,3 @@ def grid(frames: np.ndarray) -> np.ndarray:
 def _is_deterministic(env: gym.Env[Any, Any]) -> bool:
     declared_random = env.spec is not None and env.spec.nondeterministic
     return not declared_random and isinstance(env.unwrapped.np_random, np.random.Generator)
-
-
-class EpisodeLog:
-    """The start of each running episode and its actions since, from which it is replayed.
-
-    Actions are kept per step for the whole batch, which costs one append per step, and dropped
-    once every episode that they belong to has ended.
-    """
-
-    LIMIT = 100_000  # steps, so that an episode without end does not fill the memory
-
-    def __init__(self, num_envs: int) -> None:
-        self.complete = True
-        self._origins: list[dict[str, Any]] = [{} for _ in range(num_envs)]
-        self._began_at = [0] * num_envs
-        self._restored: list[list[Any]] = [[] for _ in range(num_envs)]
-        self._actions: list[Any] = []  # per step: one entry per env
-
-    def append(self, actions: Sequence[Any]) -> None:
-        if not self.complete:
-            return
-        self._actions.append(actions)
-        if len(self._actions) > self.LIMIT:
-            self._forget_finished()
-            if len(self._actions) > self.LIMIT:
-                self.complete = False
-                self._actions.clear()
-
-    def begin(self, slot: int, origin: Mapping[str, Any]) -> None:
-        self._origins[slot] = dict(origin)
-        self._restored[slot] = []
-        self._began_at[slot] = len(self._actions)
-        if self._began_at[slot] > 1000:
-            self._forget_finished()
-
-    def restore(self, slot: int, origin: Mapping[str, Any], actions: Iterable[Any]) -> None:
-        """Begin with a loaded episode, whose earlier actions precede those logged from now on."""
-        self.begin(slot, origin)
-        self._restored[slot] = list(actions)
-
-    def running(self, slot: int) -> dict[str, Any]:
-        logged = (actions[slot] for actions in self._actions[self._began_at[slot] :])
-        actions = np.array([*self._restored[slot], *logged])
-        return {"origin": dict(self._origins[slot]), "actions": actions}
-
-    def _forget_finished(self) -> None:
-        oldest = min(self._began_at)
-        del self._actions[:oldest]
-        self._began_at = [step - oldest for step in self._began_at]
-
-
-NOT_RESTORED = (
-    "env.name: the running episodes could not be restored: the env is not "
-    "deterministic given its np_random, or an episode was longer than "
-    f"{EpisodeLog.LIMIT} steps. The run goes on with new episodes, not bit for bit."
-)

@@ -61,6 +61,9 @@ class FrameStack(VectorEnv):
             self.obs[ended] = self._repeat(on_host(step.obs)[ended])
         return replace(step, obs=self.obs, next_obs=next_obs)
 
+    def set_reset_options(self, options: Mapping[str, Any]) -> None:
+        self._env.set_reset_options(options)
+
     def sample_action(self) -> np.ndarray:
         return self._env.sample_action()
 

@@ -5,7 +5,7 @@ the frozen normaliser, the net, the most likely action, squashing, and the scale
 
     input   obs [B, ...] as the env gives it: float32, uint8 for images, int64 for integers. With
             env.frame_stack it is the stacked observation; a Dict or Tuple is flattened as
-            `gymnasium.spaces.flatten` does
+            `gymnasium.spaces.flatten` does; the action mask, of an env that has one, comes last
     output  action [B, ...] as the env's `step` takes it
 
 A file is kept only if, after reading it back, it acts as the agent in memory does.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,7 @@ from slm_lab.env.vector import VectorEnv
 from slm_lab.playback.saved_agent import load_session
 from slm_lab.runs.files import path_beside
 from slm_lab.runs.find import SavedRun
+from slm_lab.spec import MultiInputNetSpec
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.types import on_host
 
@@ -65,10 +67,17 @@ def export_policy(
             "-> action has none. Export an agent with another net, or load this one with "
             "slm_lab.load_agent."
         )
+    if run.spec.env.frame_stack > 1 and isinstance(run.spec.agent.net, MultiInputNetSpec):
+        raise ExportError(
+            "env.frame_stack: a stack of several parts has no form as one flat observation. "
+            "Export an agent with env.frame_stack 1, or load this one with slm_lab.load_agent."
+        )
     packages = ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ()
     if missing := ", ".join(name for name in packages if importlib.util.find_spec(name) is None):
         raise ExportError(f"--format onnx: needs {missing}. Run `pip install 'slm-lab[onnx]'`.")
-    path = out or run.layout.policy_path(run.trial, session, SUFFIXES[format], best=best)
+    path = out or run.layout.policy_path(
+        run.trial, session, SUFFIXES[format], best=best, checkpoint=run.checkpoint
+    )
     agent, env = load_session(run, session, best, num_envs=4)
     try:
         codecs = portable(env.codecs)
@@ -103,14 +112,54 @@ class Policy(nn.Module):
 
 def portable(codecs: Codecs) -> Codecs:
     """Codecs with one input: the parts of a Dict or Tuple observation as one flat vector."""
-    if isinstance(codecs.obs, space.Concat):
-        return Codecs(space.Cast(codecs.obs.shape, codecs.obs.dtype), codecs.action)
+    if isinstance(codecs.obs, space.Parts):
+        return Codecs(FlatParts(codecs.obs), codecs.action)
     return codecs
+
+
+class FlatParts(space.ObsCodec):
+    """The parts of an observation as one float32 row, each in the env's own order.
+
+    Rows for the agent are float32, too, also where those of the env are bytes.
+    """
+
+    def __init__(self, parts: space.Parts) -> None:
+        self._parts = parts
+        self.codecs = [leaf.codec for leaf in parts.leaves]
+        self.sizes = [math.prod(codec.shape) for codec in self.codecs]
+        super().__init__((sum(self.sizes),))
+
+    def write(self, obs: np.ndarray, out: np.ndarray) -> None:
+        out[...] = self.encode(torch.from_numpy(obs)).numpy()
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """Flat observations from the env's rows [N, ...]."""
+        flat = []
+        for leaf in self._parts.leaves:
+            part = leaf.place(rows)
+            if isinstance(leaf.codec, space.ChannelsFirst):
+                part = leaf.codec.read(part)
+            flat.append(part.reshape(len(rows), -1).astype(np.float32))
+        return np.concatenate(flat, -1)
+
+    def encode(self, obs: Tensor) -> Tensor:
+        """Flat observations in the order of the agent's rows."""
+        encoded = []
+        for codec, part in zip(self.codecs, torch.split(obs, self.sizes, -1), strict=True):
+            if isinstance(codec, space.ChannelsFirst):
+                channels, height, width = codec.shape
+                image = part.reshape(-1, height, width, channels)
+                encoded.append(image.permute(0, 3, 1, 2).flatten(1))
+            else:
+                encoded.append(part)
+        return torch.cat(encoded, -1)
 
 
 def obs_encoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
     """The env's `ObsCodec.write` in torch."""
     codec = codecs.obs
+    if isinstance(codec, FlatParts):
+        return codec.encode
     dtype = torch.uint8 if codec.dtype == "uint8" else torch.float32
     if isinstance(codec, space.ChannelsFirst):
         return lambda obs: obs.permute(0, 3, 1, 2).to(dtype)
@@ -119,7 +168,7 @@ def obs_encoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:
     if isinstance(codec, OneHot):
         return _one_hot(codec)
     if isinstance(codec, space.OneHots):
-        parts = [_one_hot(part) for part in codec.parts]
+        parts = [_one_hot(part) for part in codec.digits]
         return lambda obs: torch.cat(
             [part(column) for part, column in zip(parts, obs.flatten(1).unbind(1), strict=True)], 1
         )
@@ -163,6 +212,8 @@ def sample_observations(agent: Agent, env: VectorEnv, codecs: Codecs) -> np.ndar
         step = env.step(agent.env_action(agent.act(rows[-1], explore=False)))
         rows.append(on_host(step.obs).copy())
     recorded = np.concatenate(rows)
+    if isinstance(codecs.obs, FlatParts):  # random bytes would be no numbers
+        recorded = codecs.obs.read(recorded)
     rng = np.random.default_rng(0)
     shape = (RANDOM_ROWS, *recorded.shape[1:])
     if recorded.dtype == np.uint8:
@@ -170,7 +221,12 @@ def sample_observations(agent: Agent, env: VectorEnv, codecs: Codecs) -> np.ndar
     else:  # more extreme than any recorded, so that clipping and saturated units are tested
         spread = 3 * recorded.std(0) + 0.1
         noise = (recorded.mean(0) + spread * rng.standard_normal(shape)).astype(np.float32)
-    return np.ascontiguousarray(codecs.obs.read(np.concatenate([recorded, noise])))
+    sampled = np.concatenate([recorded, noise])
+    return (
+        sampled
+        if isinstance(codecs.obs, FlatParts)
+        else np.ascontiguousarray(codecs.obs.read(sampled))
+    )
 
 
 def live_actions(agent: Agent, codecs: Codecs, obs: np.ndarray) -> np.ndarray:

@@ -44,6 +44,7 @@ def load_agent(
     num_envs: int = 1,
     seed: int = 0,
     trust: Collection[str] = (),
+    checkpoint: str = "",
 ) -> tuple[Agent, VectorEnv]:
     """Load a saved agent, ready to act, and a batch of its env.
 
@@ -51,12 +52,13 @@ def load_agent(
         action = agent.act(env.reset(), explore=False)
 
     By default the best agent of the best session. `folder` may also be a spec file in it, or
-    `latest`. Raises RunFolderError for a folder that cannot be used.
+    `latest`; `checkpoint` names an agent that a callback saved. Raises RunFolderError for a folder
+    that cannot be used.
 
     An env of a module (`my_package.envs:MyEnv-v0`) is code that the folder's spec asks for. It is
     imported if you have trained with it here, or name it: `trust=("my_package.envs",)`.
     """
-    run = open_run(folder, trial=trial, trust=trust)
+    run = open_run(folder, trial=trial, trust=trust, checkpoint=checkpoint)
     session = run.best_session(best=best) if session is None else session
     return load_session(run, session, best, num_envs, seed)
 
@@ -68,12 +70,14 @@ def load_session(
     if session not in run.sessions(best=best):
         saved = ", ".join(map(str, run.sessions(best=best))) or "none"
         raise RunFolderError(
-            f"{run.layout.predir / 'model'}: no {'best' if best else 'last'} agent of trial "
+            f"{run.layout.predir / 'model'}: no {run.kind(best=best)} agent of trial "
             f"{run.trial} session {session}. Saved: session {saved}."
         )
-    admit_modules(run.spec)
+    # Callbacks belong to training: whoever plays an agent need not trust theirs.
+    spec = run.spec.with_values({"meta.callbacks": []})
+    admit_modules(spec)
     states = _read_states(run, session, best=best)
-    spec = _acting_spec(run.spec, states, num_envs)
+    spec = _acting_spec(spec, states, num_envs)
     env_seed, agent_seed = replay_seeds(seed, run.trial, session)
     env = make_env(spec.env, seed=env_seed, render=render)
     try:
@@ -111,7 +115,7 @@ def _read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]
 def _acting_spec(spec: Spec, states: dict[str, State], num_envs: int) -> Spec:
     """The same agent's spec for `num_envs` envs, on the CPU."""
     changes: dict[str, Any] = {"env.num_envs": num_envs, "agent.net.gpu": False}
-    if "net" in states and "log_std" not in states["net"]:
+    if "net" in states and not {"log_std", "net.log_std"} & states["net"].keys():
         # The original ignores log_std_init for one-dimensional actions and in shared nets.
         given = spec.to_dict()["agent"]["net"]
         keys = [key for key in ("log_std_init", "actor_log_std_init") if given.get(key) is not None]

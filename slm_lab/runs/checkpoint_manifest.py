@@ -55,7 +55,8 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointManifest:
-    """`counters` are frame, opt_step, updates; `finished` says that the budget was used up."""
+    """`counters` are frame, opt_step, updates; `finished` says that the budget was used up, or that
+    a callback ended the session, for the `stop_reason`."""
 
     session: str
     spec_sha256: str
@@ -65,6 +66,7 @@ class CheckpointManifest:
     saved_at: str
     files: Mapping[str, FileEntry]
     schema: int = SCHEMA
+    stop_reason: str = ""
 
     @property
     def frame(self) -> int:
@@ -155,6 +157,7 @@ def _build(content: dict[str, Any], path: Path) -> CheckpointManifest:
             saved_at=str(content["saved_at"]),
             files=file_entries(content["files"]),
             schema=int(content["schema"]),
+            stop_reason=str(content.get("stop_reason", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(path, f"is no manifest ({error!r:.100})") from None

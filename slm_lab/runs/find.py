@@ -19,35 +19,40 @@ from slm_lab.spec import Problem, Spec, SpecError, load_saved_spec
 from slm_lab.spec.error import nearest
 from slm_lab.spec.run_folder import SPEC_FILE, RunFolderError, listed, spec_files
 
+CHECKPOINT_NAME = r"[A-Za-z0-9.-]{1,60}"
 STAMP = re.compile(rf"_{TIMESTAMP}(_\d+)?$")  # ends the name of a run folder
 SPEC_SUFFIXES = (".json", ".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
 class SavedRun:
-    """One trial of a run folder."""
+    """One trial of a run folder; `checkpoint` names agents other than the best and the last."""
 
     layout: RunLayout
     trial: int
     spec: Spec
+    checkpoint: str = ""
 
     def sessions(self, *, best: bool = True) -> tuple[int, ...]:
-        """Sessions with a saved agent, best or last."""
+        """Sessions with a saved agent: that of `checkpoint`, else the best or the last."""
         if not self.spec.agent.algorithm_info.learns:  # it has no net to save
             return self.layout.sessions(self.trial)
-        kind, saved = (self.trial, best), _saved_agents(self.layout)
-        return tuple(sorted(s for trial, s, is_best in saved if (trial, is_best) == kind))
+        return saved_sessions(self.layout, self.trial, self.checkpoint or ("best" if best else ""))
 
     def best_session(self, *, best: bool = True) -> int:
         """The session with the highest training score, among those with a saved agent."""
         sessions = self.sessions(best=best)
         if not sessions:
             raise RunFolderError(
-                f"{self.layout.predir / 'model'}: no {'best' if best else 'last'} agent of trial "
+                f"{self.layout.predir / 'model'}: no {self.kind(best=best)} agent of trial "
                 f"{self.trial}, expected {self.model_path(0, 'net', best=best).name} or that of "
-                "another session. See the folder's log; --trial and --last choose others."
+                f"another session. See the folder's log; {self._others()} choose others."
             )
-        return max(sessions, key=lambda session: _or_worst(self._score(session)))
+        return best_of(self.layout, self.trial, sessions)
+
+    def kind(self, *, best: bool) -> str:
+        """What the agents are called: `best`, `last`, or their name."""
+        return self.checkpoint or ("best" if best else "last")
 
     @property
     def score(self) -> float:
@@ -55,11 +60,28 @@ class SavedRun:
         return _read_score(self.layout.predir, self.layout.trial_metrics_scalar(self.trial))
 
     def model_path(self, session: int, net: str, *, best: bool) -> Path:
-        return self.layout.model_path(self.trial, session, net, "model", best=best)
+        return self.layout.model_path(
+            self.trial, session, net, "model", best=best, checkpoint=self.checkpoint
+        )
 
-    def _score(self, session: int) -> float:
-        path = self.layout.session_metrics_scalar(self.trial, session, "train")
-        return _read_score(self.layout.predir, path)
+    def _others(self) -> str:
+        """How to choose another agent, with the names of those that were saved under one."""
+        names = {mark for _, _, mark in _saved_agents(self.layout)} - {"", "best"}
+        if not names:
+            return "--trial and --last"
+        return f"--trial, --last and --checkpoint ({', '.join(sorted(names)[:20])})"
+
+
+def saved_sessions(layout: RunLayout, trial: int, checkpoint: str) -> tuple[int, ...]:
+    """Sessions that have an agent of that name; `best` is the best one, and empty the last."""
+    kind = (trial, checkpoint)
+    return tuple(sorted(s for t, s, mark in _saved_agents(layout) if (t, mark) == kind))
+
+
+def best_of(layout: RunLayout, trial: int, sessions: Collection[int]) -> int:
+    """The session with the highest training score."""
+    paths = {s: layout.session_metrics_scalar(trial, s, "train") for s in sessions}
+    return max(sessions, key=lambda s: _or_worst(_read_score(layout.predir, paths[s])))
 
 
 def best_trial(layout: RunLayout) -> int:
@@ -69,12 +91,13 @@ def best_trial(layout: RunLayout) -> int:
     return max(trials, key=lambda trial: _or_worst(_read_score(layout.predir, paths[trial])))
 
 
-def _saved_agents(layout: RunLayout) -> set[tuple[int, int, bool]]:
-    """(trial, session, whether it is the best) of every acting net on disk."""
+def _saved_agents(layout: RunLayout) -> set[tuple[int, int, str]]:
+    """(trial, session, name) of every acting net on disk; the last agent has no name."""
     name = re.escape(layout.name)
-    pattern = re.compile(rf"{name}_t(\d{{1,6}})_s(\d{{1,6}})(_ckpt-best)?_net_model\.pt")
+    mark = rf"(?:_ckpt-({CHECKPOINT_NAME}))?"
+    pattern = re.compile(rf"{name}_t(\d{{1,6}})_s(\d{{1,6}}){mark}_net_model\.pt")
     matches = (pattern.fullmatch(path.name) for path in listed(layout.predir / "model"))
-    return {(int(m[1]), int(m[2]), m[3] is not None) for m in matches if m}
+    return {(int(m[1]), int(m[2]), m[3] or "") for m in matches if m}
 
 
 def _read_score(folder: Path, path: Path) -> float:
@@ -146,13 +169,15 @@ def open_run(
     spec_name: str | None = None,
     data_dir: str | Path = "data",
     trust: Collection[str] = (),
+    checkpoint: str = "",
 ) -> SavedRun:
     """Open the run that `where` refers to: its folder, a spec file in it, or `latest`.
 
     A spec file is found under either extension and may name a trial; a path with `*` means the
     last match. `latest` is the newest folder in `data_dir`, of the runs of `spec_name` if given.
     Without `trial` it is the best one that has a saved agent. Modules that the spec names are
-    imported only if they are in `trust` or were trained with here: see `load_spec`.
+    imported only if they are in `trust` or were trained with here: see `load_spec`. `checkpoint`
+    names the agents that a callback saved, instead of the best and the last ones.
     """
     folder, named_trial = _folder_and_trial(str(where), spec_name, Path(data_dir))
     name, by_trial = spec_files(folder)
@@ -165,7 +190,7 @@ def open_run(
         raise RunFolderError(f"{folder}: no spec of trial {trial}; there is one of trial {known}.")
     with files.open_for_reading(folder, spec_path, files.MAX_SPEC_BYTES):
         pass  # refuses all but a plain file
-    return SavedRun(layout, trial, load_saved_spec(spec_path, trust=trust))
+    return SavedRun(layout, trial, load_saved_spec(spec_path, trust=trust), checkpoint)
 
 
 def find_folder(word: str, data_dir: Path) -> Path:
@@ -179,6 +204,19 @@ def find_folder(word: str, data_dir: Path) -> Path:
         f"{word}: no such run folder, neither here nor in {data_dir}/.{hint} "
         "`slm-lab plot-list` lists those there; -d names another data folder."
     )
+
+
+def find_folder_of(where: str, data_dir: Path) -> Path:
+    """The run folder that is meant: a path of one or of a spec file in it, `latest`, or the name
+    of a spec for its newest run. Nothing but names of files is read."""
+    path = Path(where)
+    if not path.exists() and (runs := [r for r in _runs_of(where, data_dir) if _is_trained(r)]):
+        return runs[0].predir
+    return _folder_and_trial(where, None, data_dir)[0]
+
+
+def _is_trained(layout: RunLayout) -> bool:
+    return bool(_saved_agents(layout))
 
 
 def _runs_of(spec_name: str, data_dir: Path) -> list[RunLayout]:

@@ -124,8 +124,11 @@ class RunLayout:
         """The headline numbers, beside the spec where a person looks first."""
         return self.predir / self.trial_metrics_scalar(trial).name
 
-    def trial_evaluation(self, trial: int, *, best: bool, sampled: bool) -> Path:
-        agent, policy = "best" if best else "last", "sampled" if sampled else "deterministic"
+    def trial_evaluation(
+        self, trial: int, *, best: bool, sampled: bool, checkpoint: str = ""
+    ) -> Path:
+        agent = checkpoint or ("best" if best else "last")
+        policy = "sampled" if sampled else "deterministic"
         return self._info(f"{self.trial_name(trial)}_evaluation_{agent}_{policy}.json")
 
     def trial_graph(self, trial: int, y: str, x: str = "frames") -> Path:
@@ -186,10 +189,19 @@ class RunLayout:
     # Models, what is made of them, and logs
 
     def model_path(
-        self, trial: int, session: int, net: str, kind: Literal["model", "optim"], *, best: bool
+        self,
+        trial: int,
+        session: int,
+        net: str,
+        kind: Literal["model", "optim"],
+        *,
+        best: bool = False,
+        checkpoint: str = "",
     ) -> Path:
-        checkpoint = "_ckpt-best" if best else ""
-        stem = f"{self.session_name(trial, session)}{checkpoint}_{net}_{kind}"
+        """Path of a net, of the last agent, the best, or one that was saved under a name."""
+        checkpoint = checkpoint or ("best" if best else "")
+        mark = f"_ckpt-{checkpoint}" if checkpoint else ""
+        stem = f"{self.session_name(trial, session)}{mark}_{net}_{kind}"
         return self.predir / "model" / f"{stem}.pt"
 
     # Checkpoints: what a run needs to be resumed
@@ -208,13 +220,17 @@ class RunLayout:
     def session_lock(self, trial: int, session: int) -> Path:
         return self.checkpoint_dir(trial, session) / "session.lock"
 
-    def video_path(self, trial: int, session: int, suffix: str, *, best: bool) -> Path:
-        agent = "best" if best else "last"
+    def video_path(
+        self, trial: int, session: int, suffix: str, *, best: bool, checkpoint: str = ""
+    ) -> Path:
+        agent = checkpoint or ("best" if best else "last")
         name = f"{self.session_name(trial, session)}_{agent}{suffix}"
         return self.predir / "video" / name
 
-    def policy_path(self, trial: int, session: int, suffix: str, *, best: bool) -> Path:
-        agent = "best" if best else "last"
+    def policy_path(
+        self, trial: int, session: int, suffix: str, *, best: bool, checkpoint: str = ""
+    ) -> Path:
+        agent = checkpoint or ("best" if best else "last")
         return self.predir / "model" / f"{self.session_name(trial, session)}_{agent}_policy{suffix}"
 
     def log_dir(self) -> Path:

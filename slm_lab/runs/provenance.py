@@ -80,6 +80,9 @@ class RunRecord:
     cpu_seconds: float | None = None
     end: str = "died"
     modules: dict[str, dict[str, str]] = field(default_factory=dict)
+    init_from: dict[str, Any] | None = None  # folder, and by session what was taken from it
+    extended_from: int | None = None  # frames, where this one gave the run more
+    stop_reasons: dict[str, str] = field(default_factory=dict)  # of callbacks, by session
     precision: str | None = None
 
 
@@ -118,7 +121,10 @@ def read_run_records(path: Path, *, folder: Path | None = None) -> list[RunRecor
         content = read_json(folder or path.parent, path, MAX_RECORD_BYTES)
         entries: list[dict[str, Any]] = content["sittings"]
         known = {each.name for each in fields(RunRecord)}
-        return [RunRecord(**{k: v for k, v in entry.items() if k in known}) for entry in entries]
+        records = [RunRecord(**{k: v for k, v in entry.items() if k in known}) for entry in entries]
+        for record in records:
+            record.modules = dict(record.modules)  # whatever the file holds
+        return records
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
 
@@ -215,7 +221,8 @@ def module_hashes(spec: Spec) -> dict[str, dict[str, str]]:
 def warn_of_changed_modules(before: RunRecord, now: RunRecord) -> None:
     """Warn of code of the user's own that has changed since a run was last trained."""
     for module, entry in now.modules.items():
-        if before.modules.get(module, entry)["sha256"] != entry["sha256"]:
+        then = before.modules.get(module)
+        if isinstance(then, dict) and then.get("sha256") != entry["sha256"]:
             logger.warning(
                 f"{entry['file']}: the module `{module}` has changed since this run was last "
                 "trained, so that its parts come from different code. To go on with the code as it "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +20,7 @@ from typing import Any, Literal
 from slm_lab.runs.files import open_for_reading, read_json_or_empty, read_spec_tree, read_tail
 from slm_lab.runs.find import SPEC_SUFFIXES, STAMP
 from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.resume import is_finished, was_killed
+from slm_lab.runs.resume import is_finished, stop_reasons, was_killed
 from slm_lab.runs.search_journal import TrialRecord, best_first, read_records
 from slm_lab.spec.catalog import target_score
 from slm_lab.spec.run_folder import RunFolderError, listed
@@ -44,8 +44,8 @@ class RunSummary:
 
     `score` is `total_reward_ma`, the mean over sessions; for a search that of its best trial, which
     is `trial`. `target` is what a benchmark run in that env should reach. `frame` is the mean over
-    the sessions that have begun. `reason` says why a run failed or what it has left to do.
-    `updated` is when it last wrote something, in seconds since 1970.
+    the sessions that have begun. `reason` says why a run failed, what it has left to do, or why
+    callbacks ended it. `updated` is when it last wrote something, in seconds since 1970.
     """
 
     key: str
@@ -101,7 +101,8 @@ def summarize(key: str, layout: RunLayout, *, is_running: bool) -> RunSummary:
     elif kind == "search":
         facts = _search_facts(layout, _count(meta.get("max_trial")), is_running=is_running)
     else:
-        facts = _trial_facts(layout, max_session, is_running=is_running)
+        earlier = _earlier_specs(meta)
+        facts = _trial_facts(layout, max_session, earlier, is_running=is_running)
     return RunSummary(
         key=key,
         folder=layout.predir,
@@ -136,18 +137,22 @@ def unreadable(key: str, layout: RunLayout, error: Exception) -> RunSummary:
 # Status of a trial
 
 
-def _trial_facts(layout: RunLayout, max_session: int, *, is_running: bool) -> dict[str, Any]:
+def _trial_facts(
+    layout: RunLayout, max_session: int, earlier: Collection[str], *, is_running: bool
+) -> dict[str, Any]:
     sessions = layout.sessions(0)
     headline = read_json_or_empty(layout.predir, layout.trial_metrics_scalar(0))
     score, frame = real(headline.get("total_reward_ma")), _count(headline.get("frame")) or 0
     if is_running or score is None:
         score, frame = _progress(layout, sessions)
-    status, reason = ("running", "") if is_running else _trial_status(layout, max_session)
+    status, reason = ("running", "") if is_running else _trial_status(layout, max_session, earlier)
     state = {"status": status, "reason": reason}
     return state | {"score": score, "frame": frame, "sessions": len(sessions)}
 
 
-def _trial_status(layout: RunLayout, max_session: int) -> tuple[Status, str]:
+def _trial_status(
+    layout: RunLayout, max_session: int, earlier: Collection[str]
+) -> tuple[Status, str]:
     """Status of a trial without a process, by its checkpoints, reports and log."""
     if not (layout.predir / "checkpoint").is_dir() and layout.trial_metrics_scalar(0).exists():
         return "done", ""  # by a version that kept no checkpoints, or the original
@@ -155,11 +160,11 @@ def _trial_status(layout: RunLayout, max_session: int) -> tuple[Status, str]:
     pattern = re.compile(rf"{re.escape(layout.trial_name(0))}_s(\d{{1,6}})")
     folders = (pattern.fullmatch(path.name) for path in listed(layout.predir / "checkpoint"))
     begun = [s for match in folders if match and (s := int(match[1])) < max_session]
-    finished = {s for s in begun if is_finished(layout, 0, s)}
+    finished = {s for s in begun if is_finished(layout, 0, s, earlier)}
     if len(finished) >= max_session:
         if was_killed(layout, 0):
             return "resumable", "its metrics and graphs are left to write"
-        return "done", ""
+        return "done", describe_stops(stop_reasons(layout, 0, sorted(finished)), max_session)
     ends = _session_ends(layout)
     for session in sorted({*begun, *ends} - finished):
         if layout.divergence_report(0, session).exists():
@@ -168,6 +173,13 @@ def _trial_status(layout: RunLayout, max_session: int) -> tuple[Status, str]:
             return "failed", f"session {session} {ends[session]}"
     left = f"{max_session - len(finished)} of {max_session} session(s) left to finish"
     return "resumable", left
+
+
+def describe_stops(reasons: Mapping[int, str], max_session: int) -> str:
+    """Why callbacks ended sessions, in one line."""
+    if max_session == 1:
+        return "".join(reasons.values())[:LONGEST_TEXT]
+    return "; ".join(f"session {s}: {why}" for s, why in reasons.items())[:LONGEST_TEXT]
 
 
 def _session_ends(layout: RunLayout) -> dict[int, str]:
@@ -310,6 +322,13 @@ def _block(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
     if isinstance(value, list) and value:
         value = value[0]
     return value if isinstance(value, dict) else {}
+
+
+def _earlier_specs(meta: Mapping[str, Any]) -> list[str]:
+    """Fingerprints of the specs that a run had before it was extended; see runs/extend.py."""
+    given = meta.get("extended")
+    entries = given if isinstance(given, list) else []
+    return [_text(each.get("spec_sha256")) for each in entries if isinstance(each, dict)]
 
 
 def _text(value: object) -> str:

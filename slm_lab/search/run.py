@@ -32,7 +32,7 @@ from slm_lab.runs.provenance import save_spec
 from slm_lab.runs.resume import check_same_experiment, resume_command
 from slm_lab.runs.search_journal import Journal, TrialRecord, best_first
 from slm_lab.search.plan import SearchPlan, plan_search
-from slm_lab.spec import Problem, Spec, SpecError, SpecWarning, load_spec
+from slm_lab.spec import Problem, Spec, SpecError, SpecWarning, read_saved_spec
 from slm_lab.training.console import setup_run_log
 from slm_lab.training.options import RunOptions
 from slm_lab.training.seeding import draw_seed, validation_seed
@@ -293,7 +293,7 @@ def redo_tables(layout: RunLayout) -> None:
     """Write the table and graphs of a search again, from its journal; a search of the original SLM
     Lab has values and scores as JSON."""
     with warnings.catch_warnings(action="ignore", category=SpecWarning):
-        spec = load_spec(layout.spec_path())
+        spec = read_saved_spec(layout.spec_path())
     if layout.journal_path().exists():
         rows = _rows_of(Journal(layout.journal_path()), _validated(layout))
     else:

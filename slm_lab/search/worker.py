@@ -97,7 +97,7 @@ class TrialRounds:
         after a kill, a trial that has reported still has its files.
         """
         began = time.monotonic()
-        frame = min(session.frame for session in self._sessions)
+        frame = self._frame()
         until = next((end for end in self._job.rounds if end > frame), self._job.rounds[-1])
         diverged = ""
         for index, session in enumerate(self._sessions):
@@ -108,7 +108,7 @@ class TrialRounds:
                 diverged = f"session {index}: {error}"
                 break
         self._seconds += time.monotonic() - began
-        frame = min(session.frame for session in self._sessions)
+        frame = self._frame()
         scores = [session.score for session in self._sessions]
         if any(math.isinf(score) for score in scores):
             diverged = diverged or "a return is infinite"
@@ -127,6 +127,11 @@ class TrialRounds:
             for session in self._sessions:
                 session.save()
         return this
+
+    def _frame(self) -> int:
+        """The frame that every session has reached; one that a callback ended waits at none."""
+        frames = (session.frame for session in self._sessions if not session.stop_reason)
+        return min(frames, default=self._job.rounds[-1])
 
     def close(self) -> None:
         """Save and close every session; an error in one does not keep the others from it."""

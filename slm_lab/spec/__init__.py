@@ -27,6 +27,7 @@ from slm_lab.spec.load import load_saved_spec as load_saved_spec
 from slm_lab.spec.load import load_spec as load_spec
 from slm_lab.spec.load import packaged_spec_dir as packaged_spec_dir
 from slm_lab.spec.load import packaged_specs as packaged_specs
+from slm_lab.spec.load import read_saved_spec as read_saved_spec
 from slm_lab.spec.load import spec_from_dict as spec_from_dict
 from slm_lab.spec.load import spec_names as spec_names
 from slm_lab.spec.load import upgrade_file as upgrade_file
@@ -35,6 +36,7 @@ from slm_lab.spec.net import ConvNetSpec as ConvNetSpec
 from slm_lab.spec.net import DuelingConvNetSpec as DuelingConvNetSpec
 from slm_lab.spec.net import DuelingMLPNetSpec as DuelingMLPNetSpec
 from slm_lab.spec.net import MLPNetSpec as MLPNetSpec
+from slm_lab.spec.net import MultiInputNetSpec as MultiInputNetSpec
 from slm_lab.spec.net import NetSpec as NetSpec
 from slm_lab.spec.net import RecurrentNetSpec as RecurrentNetSpec
 from slm_lab.spec.net import TorchArcNetSpec as TorchArcNetSpec

@@ -21,7 +21,13 @@ from slm_lab.spec.error import SpecError, did_you_mean
 from slm_lab.spec.memory import MEMORIES, SIL_KEYS, MemoryInfo, MemorySpec
 from slm_lab.spec.net import HEAD_STD_KEYS, NETS, POLYAK, REPLACE, TARGET_KEYS, NetSpec
 from slm_lab.spec.optim import LossSpec, OptimSpec, SchedulerSpec
-from slm_lab.spec.own_class import check_arguments, find_record, find_record_or_none, is_opaque
+from slm_lab.spec.own_class import (
+    check_arguments,
+    check_schedule,
+    find_record,
+    find_record_or_none,
+    is_opaque,
+)
 from slm_lab.spec.record import Record, RecordedBlock, RecordT, Registry
 from slm_lab.spec.trust import SpecOrigin, is_own
 
@@ -403,8 +409,10 @@ def _check_own(
                 found = f"found `{value}`; {info.name} samples no distribution that a spec chooses"
                 findings.problem(f"{path}.{key}", f"{found}. Leave it out")
         elif isinstance(value, ScheduleSpec) and is_own(value.name):
-            check_arguments(value.name, value.arguments, f"{path}.{key}", findings, origin)
-        elif isinstance(value, OptimSpec | SchedulerSpec | LossSpec) and is_own(value.name):
+            check_schedule(value.name, value.arguments, f"{path}.{key}", findings, origin)
+        elif isinstance(value, SchedulerSpec) and is_own(value.name):
+            check_schedule(value.name, value.kwargs, f"{path}.{key}", findings, origin)
+        elif isinstance(value, OptimSpec | LossSpec) and is_own(value.name):
             given = {k: v for k, v in value.kwargs.items() if k != "lr"}
             taken = 2 if isinstance(value, LossSpec) else 0
             check_arguments(value.name, given, f"{path}.{key}", findings, origin, taken)

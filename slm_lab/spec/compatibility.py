@@ -70,6 +70,10 @@ def _sums_rewards(spec: Spec) -> bool:
     return getattr(algorithm, "num_step_returns", None) is not None and algorithm.lam is None
 
 
+def _reads_parts(spec: Spec) -> bool:
+    return spec.agent.net.reads_parts(())
+
+
 FEATURES: dict[str, Feature] = {
     feature.name: feature
     for feature in (
@@ -102,6 +106,8 @@ FEATURES: dict[str, Feature] = {
         _algorithm_flag("symlog"),
         _algorithm_flag("clip_vloss"),
         Feature("multi-discrete actions", "env.name", lambda s: False),  # seen once there is an env
+        Feature("action masks", "env.action_mask", lambda s: False),  # so are these
+        Feature("dict observations", "agent.net.type", _reads_parts),
         Feature("rows on a device", "env.dlpack", lambda s: s.env.kwargs.get("dlpack")),
         Feature("several envs", "env.num_envs", lambda s: s.env.num_envs > 1),
         Feature("compiled", "meta.compile", lambda s: s.meta.compile == "on"),
@@ -187,8 +193,17 @@ REFUSALS = (
 # Pairs that no spec can write: the net has no such key, or no env has both.
 _APART = (
     {"recurrent net", "batch norm"},
+    {"recurrent net", "dict observations"},
+    {"batch norm", "dict observations"},
+    {"life loss", "dict observations"},
+    {"privileged critic", "dict observations"},
+    {"rows on a device", "dict observations"},
+    {"multi-discrete actions", "dict observations"},
     {"life loss", "privileged critic"},
     {"life loss", "multi-discrete actions"},
+    {"life loss", "action masks"},
+    {"privileged critic", "action masks"},
+    {"rows on a device", "action masks"},
 )
 
 Verdict = Literal["accepted", "refused", "not applicable"]

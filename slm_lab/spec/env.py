@@ -116,6 +116,9 @@ class EnvSpec(Block):
     privileged: Flag = Key(
         False, "Let a critic net of its own read `privileged_state`, if the env has one."
     )
+    action_mask: Flag = Key(
+        True, "Keep to the actions that an env's mask allows, if it offers one."
+    )
     backend: Backend = Key(
         "auto", "Engine that runs the env; `subprocess` is Gymnasium in worker processes."
     )

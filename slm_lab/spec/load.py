@@ -68,6 +68,12 @@ def load_saved_spec(file: str | Path, name: str | None = None, *, trust: Collect
     return _load_untrusted(find_spec_file(file), name, (), trust)
 
 
+def read_saved_spec(file: str | Path) -> Spec:
+    """Load a spec that is only looked at: nothing that it names is imported, or can be."""
+    path = find_spec_file(file)
+    return _load(path, None, (), SpecOrigin(path, frozenset()))
+
+
 def _load_untrusted(
     path: Path, name: str | None, sets: Sequence[str], trust: Collection[str]
 ) -> Spec:

@@ -40,6 +40,9 @@ class OnPolicyMemorySpec(MemorySpec):
     alpha: Fraction = Key(0.6, "SIL with PrioritizedReplay: exponent of priorities.")
     epsilon: NonNegative = Key(1e-6, "SIL with PrioritizedReplay: added to each priority.")
     beta: ClassVar[float] = 0.4  # exponent of importance weights at the start
+    anneal_frames: Count | None = Key(
+        None, "SIL with PrioritizedReplay: frame at which beta reaches 1; null is env.max_frame."
+    )
 
     @property
     def prioritizes(self) -> bool:
@@ -81,6 +84,7 @@ class PrioritizedReplaySpec(ReplaySpec):
     alpha: Fraction = Key(0.6, "Exponent of priorities; 0 is uniform.")
     epsilon: NonNegative = Key(1e-4, "Added to each error, so that none is never sampled.")
     beta: Fraction = Key(0.4, "Exponent of importance weights at the start, annealed to 1.")
+    anneal_frames: Count | None = Key(None, "Frame at which beta reaches 1; null is env.max_frame.")
 
     @property
     def prioritizes(self) -> bool:

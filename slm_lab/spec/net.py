@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -140,6 +140,13 @@ class NetSpec(RecordedBlock):
         """Steps of a training sequence; None for a net that reads single rows."""
         return None
 
+    def reads_parts(self, names: Collection[str]) -> bool:
+        """Whether the net takes the parts of an observation by name, as a mapping.
+
+        `names` are those of the parts; an observation that is a plain array has none.
+        """
+        return False
+
     @property
     def normalizes_batches(self) -> bool:
         """Whether, while learning, the output for a row depends on the other rows of its batch."""
@@ -199,6 +206,22 @@ class DuelingConvNetSpec(ConvNetSpec):
     """Convolutions with value and advantage heads."""
 
 
+class MultiInputNetSpec(NetSpec):
+    """Convolutions for each image of an observation and layers for its vectors, then joined."""
+
+    conv_hid_layers: ConvLayers = Key(
+        ((32, 8, 4, 0, 1), (64, 4, 2, 0, 1)),
+        "Rows of [channels, kernel, stride, padding, dilation], for each image.",
+    )
+    fc_hid_layers: Widths = Key((128,), "Width of each layer after the convolutions.")
+    vector_hid_layers: Widths = Key((64,), "Width of each layer that reads the vectors.")
+    hid_layers: Widths = Key((128,), "Width of each layer after the parts are joined.")
+    normalize: Flag = Key(True, "Divide images by 255.")
+
+    def reads_parts(self, names: Collection[str]) -> bool:
+        return True
+
+
 class RecurrentNetSpec(NetSpec):
     """Fully connected layers, then a recurrent cell that remembers the episode so far."""
 
@@ -234,6 +257,14 @@ class TorchArcNetSpec(NetSpec):
                 expect(isinstance(given, Mapping), given, "a mapping", f"arc.{part}")
         return self
 
+    def reads_parts(self, names: Collection[str]) -> bool:
+        """Whether the graph's inputs are parts; those of a file are known when it is read."""
+        if self.arc is None:
+            return bool(names)
+        given = (self.arc.get("graph") or {}).get("input", "x")
+        inputs = given if isinstance(given, list | tuple) else [given]
+        return any(name in names for name in inputs)
+
     @property
     def normalizes_batches(self) -> bool:
         return _names_batch_layer(self.arc)
@@ -261,6 +292,7 @@ _NETS: dict[type[NetSpec], str] = {
     DuelingMLPNetSpec: "mlp:DuelingMLPNet",
     ConvNetSpec: "conv:ConvNet",
     DuelingConvNetSpec: "conv:DuelingConvNet",
+    MultiInputNetSpec: "multi_input:MultiInputNet",
     RecurrentNetSpec: "recurrent:make_recurrent_net",
     TorchArcNetSpec: "arc:TorchArcNet",
 }

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, create_model
 from pydantic.fields import FieldInfo
 
 from slm_lab.spec.algorithm.base import ActionKind, AlgorithmInfo, AlgorithmSpec, Defaults
-from slm_lab.spec.block import Findings
+from slm_lab.spec.block import Findings, is_number, shown
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
 from slm_lab.spec.memory import MemoryInfo, MemoryKind, MemorySpec
 from slm_lab.spec.net import NetInfo, NetSpec
@@ -131,6 +131,29 @@ def check_arguments(
             findings.problem(f"{path}.{key}", f"missing, and {name} needs it")
 
 
+def check_schedule(
+    name: str,
+    arguments: Mapping[str, Any],
+    path: str,
+    findings: Findings,
+    origin: SpecOrigin | None,
+) -> None:
+    """Report a schedule that takes other keys, cannot be made with them, or gives no number."""
+    problems = len(findings.problems)
+    check_arguments(name, arguments, path, findings, origin)
+    if len(findings.problems) > problems or not may_import(module_of(name), origin):
+        return
+    try:
+        value = import_object(name, path, origin)(**arguments).value(0)
+    except Exception as error:  # whatever the user's code raises
+        message = f"{name} cannot be made and asked for value(0): {type(error).__name__}: {error}"
+        findings.problem(path, message)
+        return
+    if not is_number(value):
+        found = f"value(0) of {name} is {shown(value)}; expected a number"
+        findings.problem(path, found)
+
+
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -156,6 +179,12 @@ def _own_record(
         raise SpecError([Problem(key, message)], "the spec")
     if not (isinstance(spec_class, type) and issubclass(spec_class, base)):
         message = f"the spec class of `{name}` is {spec_class!r}; expected a {base.__name__}"
+        raise SpecError([Problem(key, message)], "the spec")
+    if issubclass(spec_class, AlgorithmSpec) and spec_class.pace is AlgorithmSpec.pace:
+        message = (
+            f"the spec class of `{name}` has no pace. Expected a method pace(spec) that returns a "
+            "Pace, or an OffPolicySpec or OnPolicySpec, which have one"
+        )
         raise SpecError([Problem(key, message)], "the spec")
     own: Any = replace(record, name=name, aliases=(), implementation=name, spec_class=spec_class)
     if isinstance(own, AlgorithmInfo):

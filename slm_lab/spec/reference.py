@@ -15,6 +15,7 @@ from pydantic import Field, create_model
 from slm_lab.spec.agent import AgentSpec, with_defaults
 from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.block import shown
+from slm_lab.spec.callback import CALLBACKS
 from slm_lab.spec.memory import MEMORIES
 from slm_lab.spec.net import ACTIVATIONS, HEAD_STD_KEYS, INIT_FNS, NETS
 from slm_lab.spec.optim import LOSSES, OPTIMIZERS, OWN_SCHEDULERS, SCHEDULERS
@@ -270,6 +271,12 @@ def _lines() -> Iterator[str]:
     yield from _table(blocks["EnvSpec"])
     yield "## meta"
     yield from _table(blocks["MetaSpec"])
+    yield "## meta.callbacks"
+    yield "A list of names, or of mappings with `name` and the callback's keys. One of your own is"
+    yield "named `module:Class`: [how-to/callbacks.md](how-to/callbacks.md).\n"
+    for name, callback in CALLBACKS.items():
+        yield f"### {name}"
+        yield from _section(callback.spec_class.model_json_schema())
     yield "## search"
     yield "`path.to.key__DISTRIBUTION: arguments`, flat or nested."
     yield "A trial writes the drawn value at the path.\n"

@@ -7,7 +7,14 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    WithJsonSchema,
+    model_validator,
+)
 
 from slm_lab.spec.agent import AgentSpec, build_agent, with_defaults
 from slm_lab.spec.algorithm.base import check_multiple, training_start_step
@@ -23,10 +30,11 @@ from slm_lab.spec.block import (
     build_block,
     shown,
 )
+from slm_lab.spec.callback import CallbackSpec, build_callbacks, check_search_keys
 from slm_lab.spec.compatibility import problems_of
 from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
-from slm_lab.spec.search import check_search, flatten
+from slm_lab.spec.search import check_search, flatten, split_search_key
 from slm_lab.spec.text import TextError, check_json
 from slm_lab.spec.trust import SpecOrigin
 from slm_lab.spec.upgrade import is_v4
@@ -55,6 +63,34 @@ _TRIAL = re.compile(r".*_t\d+")
 # YAML reads a bare `on` as true.
 _ON_OFF = BeforeValidator(lambda x: {True: "on", False: "off"}[x] if isinstance(x, bool) else x)
 _NUMBERED = BeforeValidator(lambda x: int(x) if isinstance(x, bool) else x)
+
+_NULL = {"type": "null"}
+_NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+class Earlier(Block):
+    """A budget that a run had before it was extended."""
+
+    max_frame: Count = Field(description="Frames.")
+    spec_sha256: str = Field(description="Fingerprint of the spec, which checkpoints bear.")
+    values: FreeMapping = Key({}, "Other keys that the extension changed, as they were.")
+
+
+class InitFrom(Block):
+    """The run whose agents a new run begins with."""
+
+    folder: str = Field(
+        min_length=1, description="Run folder, `latest`, or a spec's name for its newest run."
+    )
+    session: Literal["own", "best"] = Key(
+        "own", "own: each session takes that of its number, if there is one; best: all the best."
+    )
+    agent: Literal["best", "last"] = Key("best", "The agent at its best, or as training left it.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _folder_alone(cls, data: Any) -> Any:
+        return {"folder": data} if isinstance(data, str) else data
 
 
 class MetaSpec(Block):
@@ -106,6 +142,19 @@ class MetaSpec(Block):
     )
     threads: SmallCount | None = Key(
         None, "Torch threads of each session; null is 1. With 2 PPO trains two nets at once."
+    )
+    callbacks: Annotated[
+        tuple[SerializeAsAny[CallbackSpec], ...],
+        WithJsonSchema({"type": "array", "items": {"anyOf": [{"type": "string"}, _NAMED]}}),
+    ] = Key((), "What is called while a session trains: see callbacks.")
+    init_from: Annotated[
+        InitFrom | None,
+        WithJsonSchema(
+            {"anyOf": [{"type": "string"}, {"type": "object", "required": ["folder"]}, _NULL]}
+        ),
+    ] = Key(None, "Run whose weights and statistics a new run begins with.")
+    extended: tuple[Earlier, ...] = Key(
+        (), "Budgets that the run had before; written by `train@FOLDER -s env.max_frame=...`."
     )
 
 
@@ -294,9 +343,12 @@ def _build(
     if "meta" in blocks:
         given_meta = {k: v for k, v in blocks["meta"].items() if k not in SAVED_RUN_KEYS}
         former = _FORMER_META_KEYS.split()
+        if "callbacks" in given_meta:
+            given_meta["callbacks"] = build_callbacks(given_meta["callbacks"], findings)
         meta = build_block(MetaSpec, given_meta, "meta", findings, "meta", former)
     search = dict(flatten(blocks.get("search", {})))
     check_search(search, tree, findings)
+    check_search_keys([split_search_key(key)[0] for key in search], findings)
     if agent is None or env is None or meta is None or findings.problems:
         return None
     spec = Spec(name=name, agent=agent, env=env, meta=meta, search=search)

@@ -18,6 +18,7 @@ import json
 import os
 import pkgutil
 import re
+import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -42,6 +43,7 @@ _MODULE_KEY = re.compile(
     r"|(env\.wrappers|meta\.callbacks)(\.\d+)?(\.name)?"
     r"|agent\.(algorithm|memory|net|critic_net)\.(.*\.)?\w*(name|type)"
 )
+COMMAND = "(command)"  # in place of the file, for a command that was run here
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +226,32 @@ def names_in(path: str, value: Any) -> Iterator[tuple[str, str]]:
         yield path, value
 
 
-def check_modules(spec: Spec) -> None:
-    """Refuse a spec whose modules may not be imported."""
-    for module, key in named_modules(spec).items():
-        check_named_module(module, key, spec.origin)
+def check_modules(spec: Spec, *, to_train: bool = False) -> None:
+    """Refuse a spec whose modules may not be imported; callbacks are imported only `to_train`."""
+    for key, name in own_names(spec):  # every place: a callback's module may act elsewhere, too
+        if to_train or not key.removeprefix("search.").startswith("meta.callbacks"):
+            check_named_module(module_of(name), key, spec.origin)
+
+
+def named_commands(spec: Spec) -> dict[str, str]:
+    """Map what the callbacks of a spec start or call, such as `command make`, to its key."""
+    starts = {c.starts: f"meta.callbacks.{n}" for n, c in enumerate(spec.meta.callbacks)}
+    starts.pop("", None)
+    return starts
+
+
+def check_command(text: str, key: str, origin: SpecOrigin | None) -> None:
+    """Refuse a command or webhook of a run folder's spec that the user has not run himself.
+
+    `text` begins with the kind and a space, which no module's name has.
+    """
+    if origin is None or text in origin.trusted:
+        return
+    message = (
+        f"the spec of a run folder asks for the {text!r}, which never runs unless you have "
+        f"trained with exactly that here, or trust it: --trust {shlex.quote(text)}"
+    )
+    raise _refusal(key, message, origin)
 
 
 def admit_modules(spec: Spec) -> None:
@@ -235,10 +259,15 @@ def admit_modules(spec: Spec) -> None:
 
     The modules of a spec of the user's own are remembered, so that he can replay what he trains.
     """
-    check_modules(spec)
+    check_modules(spec, to_train=True)
+    commands = named_commands(spec)
+    for text, key in commands.items():
+        check_command(text, key, spec.origin)
     if spec.origin is None:
         for module in named_modules(spec):
             _remember(module)
+        for text in commands:
+            _remember(text)
 
 
 def origin_of(spec: Spec, file: Path, trust: Collection[str]) -> SpecOrigin:
@@ -253,12 +282,15 @@ def origin_of(spec: Spec, file: Path, trust: Collection[str]) -> SpecOrigin:
     for module in named_modules(spec):
         if (module, _file_of(module)) in remembered:
             granted.add(module)
+    granted |= {text for text in named_commands(spec) if (text, COMMAND) in remembered}
     return SpecOrigin(file, frozenset(granted - {""}))
 
 
 def trusted_modules(spec: Spec) -> frozenset[str]:
-    """Modules that a spec may import: all that it names, if it is the user's own."""
-    return frozenset(named_modules(spec)) if spec.origin is None else spec.origin.trusted
+    """Modules that a spec may import, and commands: all that it names, if it is the user's own."""
+    if spec.origin is not None:
+        return spec.origin.trusted
+    return frozenset(named_modules(spec)) | frozenset(named_commands(spec))
 
 
 def state_folder() -> Path:
@@ -272,7 +304,7 @@ def trust_file() -> Path:
 
 
 def _remember(module: str) -> None:
-    file = _file_of(module)
+    file = COMMAND if " " in module else _file_of(module)
     if not file or (module, file) in set(_remembered()):
         return
     line = json.dumps({"module": module, "file": file}) + "\n"

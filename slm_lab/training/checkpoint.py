@@ -22,7 +22,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,13 +54,27 @@ class CheckpointStore:
     """The checkpoints of one session; `run_dir` is the run folder that they are in."""
 
     def __init__(
-        self, folder: Path, session: str, spec_sha256: str, *, run_dir: Path | None = None
+        self,
+        folder: Path,
+        session: str,
+        spec_sha256: str,
+        *,
+        run_dir: Path | None = None,
+        earlier: Collection[str] = (),
     ) -> None:
+        """`earlier` are fingerprints of the specs that the run had before it was extended."""
         self.folder, self._run_dir = folder, run_dir or folder.parent
         self._session, self._spec_sha256 = session, spec_sha256
+        self._earlier = frozenset(earlier)
 
     def write(
-        self, slot: Slot, state: State, counters: Mapping[str, int], *, finished: bool = False
+        self,
+        slot: Slot,
+        state: State,
+        counters: Mapping[str, int],
+        *,
+        finished: bool = False,
+        stop_reason: str = "",
     ) -> CheckpointManifest:
         """Replace the newest checkpoint, which becomes the fallback. OSError leaves both alone.
         Writing the same best agent once more, after a kill, replaces nothing."""
@@ -80,6 +94,7 @@ class CheckpointStore:
                 versions=versions(),
                 counters=counters,
                 finished=finished,
+                stop_reason=stop_reason,
                 saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
                 files=files,
             )
@@ -110,7 +125,7 @@ class CheckpointStore:
                 logger.warning(f"damaged checkpoint: {error}")
                 _set_aside(folder)
                 continue
-            if manifest.spec_sha256 != self._spec_sha256:
+            if manifest.spec_sha256 not in self._earlier | {self._spec_sha256}:
                 raise CheckpointError(folder, "belongs to another spec")
             if problems:
                 logger.warning(f"going on from the checkpoint before it, frame {manifest.frame:,}")

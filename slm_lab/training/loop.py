@@ -54,10 +54,11 @@ class Loop:
     profile: Profile = field(default_factory=Profile)
     metrics: Metrics | None = None  # of the latest update
     has_begun: bool = False
+    stop_reason: str | None = None  # why a callback ended the training before `max_frame`
 
     @property
     def is_over(self) -> bool:
-        return self.clock.frame >= self.max_frame
+        return self.stop_reason is not None or self.clock.frame >= self.max_frame
 
     def run(
         self,
@@ -121,6 +122,7 @@ class Loop:
         """Counters, and the latest metrics: rows of the curve repeat them until the next update."""
         return {
             "has_begun": self.has_begun,
+            "stop_reason": self.stop_reason,
             "clock": asdict(self.clock),
             "profile": asdict(self.profile),
             "metrics": self.metrics and {**self.metrics.values},
@@ -129,6 +131,7 @@ class Loop:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.has_begun = bool(state["has_begun"])
+        self.stop_reason = state.get("stop_reason")
         self.clock = Clock(**state["clock"])
         self.profile = Profile(**state["profile"])
         metrics = state["metrics"]

@@ -20,6 +20,7 @@ class RunOptions:
     wandb: bool = False
     data_dir: str = "data"
     resume: bool = False  # continue from the checkpoints of the run folder
+    follow_budget: bool = False  # of more frames: schedules follow the new budget
     timestamp: str = ""  # in the name of a new run folder; empty: now
     upload_hf: bool = False  # share the run folder while it grows, and at the end
     # The Ray cluster to run on. None: processes of this machine; for a search, a Ray of its own.

@@ -71,6 +71,10 @@ class Recorder:
         self._send({**recorded, **(details or {})}, prefix="")
         return recorded["total_reward_ma"] == self.best  # False while both are NaN
 
+    def preview(self, row: Mapping[str, float]) -> Row:
+        """The row as it would be recorded, with its moving average."""
+        return self._train.complete(row)
+
     def record_eval(self, row: Mapping[str, float]) -> None:
         """Add a row of a separate evaluation (`meta.rigorous_eval`)."""
         self._send(self._eval.add(row), prefix="eval_")
@@ -141,6 +145,17 @@ class _Table:
         self._columns: tuple[str, ...] = BASE_COLUMNS
         self._is_behind = False  # the file lacks rows that could not be written
 
+    def complete(self, row: Mapping[str, float]) -> Row:
+        """A row with its moving average, which counts it in place of one at the same frame."""
+        rows = self.rows
+        if rows and rows[-1]["frame"] == row["frame"]:
+            rows = rows[:-1]
+        recent = [past["total_reward"] for past in rows[1 - MOVING_AVERAGE_WINDOW :]]
+        last = float(_as_written("total_reward", row["total_reward"]))
+        known = [reward for reward in (*recent, last) if not math.isnan(reward)]
+        average = sum(known) / len(known) if known else math.nan
+        return {**row, "total_reward_ma": _as_written("total_reward_ma", average)}
+
     def add(self, row: Mapping[str, float]) -> Row:
         missing = [name for name in ("frame", "total_reward") if name not in row]
         if missing:
@@ -148,6 +163,7 @@ class _Table:
         last_frame = self.rows[-1]["frame"] if self.rows else -math.inf
         if row["frame"] < last_frame:
             raise ValueError(f"frame: {row['frame']} recorded after {last_frame:.0f}")
+        average = self.complete(row)["total_reward_ma"]
         if replaces := row["frame"] == last_frame:
             self.rows.pop()
             self.bests.pop()
@@ -156,10 +172,7 @@ class _Table:
         self._columns = columns
         values = {name: _as_written(name, row.get(name, math.nan)) for name in columns}
         self.rows.append(values)
-        recent = [past["total_reward"] for past in self.rows[-MOVING_AVERAGE_WINDOW:]]
-        known = [reward for reward in recent if not math.isnan(reward)]
-        average = sum(known) / len(known) if known else math.nan
-        values["total_reward_ma"] = _as_written("total_reward_ma", average)
+        values["total_reward_ma"] = average
         self._note_best(values)
         self._write(values, whole=is_new_header or replaces or self._is_behind)
         return values

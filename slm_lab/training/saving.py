@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import torch
 from loguru import logger
@@ -22,7 +22,7 @@ from slm_lab.runs.checkpoint_manifest import CheckpointError, CheckpointManifest
 from slm_lab.runs.files import open_for_reading, replacing
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.provenance import versions
-from slm_lab.runs.resume import spec_sha256
+from slm_lab.runs.resume import earlier_specs, spec_sha256
 from slm_lab.spec import Spec
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.training.checkpoint import CheckpointStore, Slot, State, has_rings
@@ -33,8 +33,7 @@ from slm_lab.training.loop import Loop
 SAVE_EVERY_SECONDS = 20.0
 SAVE_SHARE = 0.01
 
-# Parts of the state that only further steps need. A replay makes them nearly all of the bytes.
-FOR_FURTHER_STEPS = ("experience", "env", "eval_env")
+EXPERIENCE = "experience"  # a replay makes it nearly all of the bytes
 
 StateDicts = dict[str, dict[str, Any]]  # file stem ("net_model") -> state dict
 READ_BYTES = 1 << 20
@@ -89,7 +88,9 @@ class SessionSaver:
             layout.session_name(trial, session),
             spec_sha256(spec),
             run_dir=layout.predir,
+            earlier=earlier_specs(spec),
         )
+        self._earlier = earlier_specs(spec)
         self.schedule = SaveSchedule(spec.meta.checkpoint_frequency)
         self.complete_at: int | None = None  # the frame at which everything was written
         self.keep_best()
@@ -147,6 +148,8 @@ class SessionSaver:
             return False
         manifest, state = found
         try:
+            if manifest.spec_sha256 in self._earlier:  # why it ended then holds no longer
+                state["loop"]["stop_reason"] = None
             load(state)
         except (KeyError, TypeError, ValueError, RuntimeError, IndexError, OverflowError) as error:
             reason = f"the state does not fit this spec ({error!r:.300})"
@@ -157,17 +160,19 @@ class SessionSaver:
 
     def _save_last(self, state: dict[str, Any], *, finished: bool) -> bool:
         counters = self._counters()
-        if self._loop.is_over:
-            has_replay = has_rings(state)
-            state = {key: state[key] for key in state if key not in FOR_FURTHER_STEPS}
+        # Only more frames would need the experience. A rollout is kept for them; a replay would
+        # fill the disk, and fills again from new steps.
+        if self._loop.is_over and has_rings(state):
+            state.pop(EXPERIENCE)
             # Written twice, so that the fallback checkpoint holds no replay either.
-            if has_replay and not self._write("last", state, counters):
+            if not self._write("last", state, counters):
                 return False
         return self._write("last", state, counters, finished=finished)
 
     def _write(self, slot: Slot, state: State, counters: dict[str, int], **flags: bool) -> bool:
         try:
-            manifest = self._store.write(slot, state, counters, **flags)
+            reason = self._loop.stop_reason or ""
+            manifest = self._store.write(slot, state, counters, stop_reason=reason, **flags)
         except OSError as error:
             where, kept = error.filename or self._store.folder, "the one before it is kept"
             logger.warning(f"{where}: checkpoint not written ({error.strerror or error}), {kept}")
@@ -211,16 +216,22 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_models(
-    states: StateDicts, layout: RunLayout, trial: int, session: int, *, best: bool
+    states: StateDicts,
+    layout: RunLayout,
+    trial: int,
+    session: int,
+    *,
+    best: bool = False,
+    checkpoint: str = "",
 ) -> None:
     """Write all files under other names, then rename them: a failure leaves the older set whole. A
     kill between two renames mixes two sets, until a resume writes all of them again."""
     with ExitStack() as beside:
         for stem, state in states.items():
             net, _, kind = stem.rpartition("_")
-            path = layout.model_path(
-                trial, session, net, "model" if kind == "model" else "optim", best=best
-            )
+            which: Literal["model", "optim"] = "model" if kind == "model" else "optim"
+            place = (trial, session, net, which)
+            path = layout.model_path(*place, best=best, checkpoint=checkpoint)
             file = beside.enter_context(replacing(layout.predir, path))
             torch.save(state, file)
             file.flush()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 REPLAY = 1  # one more word of entropy than training uses
+EVALUATION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,12 @@ def replay_seeds(seed: int, trial: int, session: int) -> tuple[int, int]:
     children = np.random.SeedSequence([seed, trial, session, REPLAY]).spawn(2)
     env, agent = (int(child.generate_state(1)[0]) for child in children)
     return env, agent
+
+
+def evaluation_seed(random_seed: int, trial: int, session: int, frame: int) -> int:
+    """A seed for fresh episodes at a frame of the training, which never uses it."""
+    sequence = np.random.SeedSequence([random_seed, trial, session, EVALUATION, frame])
+    return int(sequence.generate_state(1)[0])
 
 
 def validation_seed(random_seed: int, trial: int) -> int:

@@ -20,14 +20,16 @@ from slm_lab.env.vector import VectorEnv
 from slm_lab.runs.files import write_or_warn
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec
+from slm_lab.training.callback import RunningSession, make_callbacks
 from slm_lab.training.checkpoint import check_actions, check_fits, tree_bytes
 from slm_lab.training.console import Progress, format_checkpoint, format_profile
 from slm_lab.training.distributed import SharedAlgorithm
 from slm_lab.training.executors.local import SharedNets
+from slm_lab.training.init_from import begin_with
 from slm_lab.training.loop import Loop, evaluate
 from slm_lab.training.options import RunOptions
 from slm_lab.training.recorder import Recorder, WandbSink
-from slm_lab.training.saving import SessionSaver, warn_of_unmoved_parameters
+from slm_lab.training.saving import EXPERIENCE, SessionSaver, warn_of_unmoved_parameters
 from slm_lab.training.seeding import session_seeds
 from slm_lab.training.watchers import OperatorProfiler, Viewer
 from slm_lab.types import on_host
@@ -62,6 +64,8 @@ class Session:
         self._eval_env = make(seed=seeds.eval_env) if spec.meta.rigorous_eval else None
         device = trial * spec.meta.max_session + session + options.cuda_offset
         self._agent = make_agent(spec, self._env.spaces, seed=seeds.agent, device_index=device)
+        if spec.meta.init_from is not None and not self._has_checkpoint():
+            begin_with(self._agent, spec.meta.init_from, session)
         if shared is not None:
             algorithm = SharedAlgorithm(self._agent.algorithm, shared, join=not options.resume)
             self._agent.algorithm = algorithm
@@ -70,6 +74,9 @@ class Session:
         self._viewer = Viewer(self._env, spec.name) if options.render else None
         self._profiler = OperatorProfiler(layout.predir) if options.profile else None
         self._loop = Loop(self._agent, self._env, spec.env.max_frame)
+        place = (layout, trial, session, self._agent, self._env, self._loop, self._recorder)
+        self._callbacks = make_callbacks(RunningSession(spec, *place, lambda _: None))
+        self._has_started = False
         self.saver = SessionSaver(spec, layout, trial, session, self._agent, self._loop)
         self._initial = self.saver.best["models"] if options.mode == "dev" else {}
         self._next_eval = spec.meta.eval_frequency
@@ -93,7 +100,7 @@ class Session:
         finally:
             self.close()
         if is_done:
-            logger.info(f"Session {self._session} done")
+            logger.info(f"Session {self._session} done{self._stop_text()}")
         else:
             of_budget = f"frame {self.frame:,} of {self._spec.env.max_frame:,}"
             logger.warning(f"Session {self._session} stopped early, at {of_budget}")
@@ -104,14 +111,17 @@ class Session:
         budget is used up. Training in rounds gives the numbers of one go."""
         try:
             if not self._loop.is_over:
+                self._start_callbacks()
                 self._loop.run(
                     self._checkpoint,
                     self._spec.meta.log_frequency,
-                    self._should_stop,
-                    [each.after_step for each in (self._viewer, self._profiler) if each],
+                    self._must_stop if self._callbacks else self._should_stop,
+                    self._watchers(),
                     until=until,
                     save_if_due=self._save_if_due,
                 )
+                if self.stop_reason and self._recorder.last_row.get("frame") != self.frame:
+                    self._checkpoint()  # the last row of the curve
             self._check_parameters()
         except BaseException as error:
             # The state in memory may be half updated or not finite: the last checkpoint stays.
@@ -131,6 +141,15 @@ class Session:
         return self._loop.clock.frame
 
     @property
+    def is_over(self) -> bool:
+        return self._loop.is_over
+
+    @property
+    def stop_reason(self) -> str:
+        """Why a callback ended the session; empty if none did."""
+        return self._loop.stop_reason or ""
+
+    @property
     def score(self) -> float:
         """The score a search compares: `total_reward_ma`; NaN before the first episode ends."""
         return self._recorder.score
@@ -140,21 +159,14 @@ class Session:
         if self.saver.complete_at != self.frame:
             self._check_parameters()
             self.saver.save(self.state_dict, self._recorder.write_tables)
+            self._callbacks.saved()
 
     def close(self) -> None:
         """Write what is not on disk yet, and release envs and files."""
         logger.info(self._progress().profile)
-        if self._failed:
-            self.saver.save_models(latest=self._divergence is None)
-            self._recorder.write_tables()
-            if self._divergence is not None:  # last: a resume skips a session that has this report
-                last, report = dict(self._latest_metrics()), self._divergence
-                content = {"frame": report.frame, "terms": report.terms, "last_finite": last}
-                text = json.dumps(content, indent=1, default=str) + "\n"
-                path = self._layout.divergence_report(self._trial, self._session)
-                write_or_warn(self._layout.predir, path, text)
-        else:
-            self.save()
+        self._write_all()
+        if self._has_started:
+            self._callbacks.end(self._end_reason())
         since_start = self._loop.clock.seconds - self._seconds_before
         logger.info(f"Session {self._session} {self.saver.schedule.describe(since_start)}")
         self._recorder.close()
@@ -166,11 +178,25 @@ class Session:
         if self._eval_env is not None:
             self._eval_env.close()
 
+    def _write_all(self) -> None:
+        """Write what is not on disk yet; of a session that failed, what is still sound."""
+        if self._failed:
+            self.saver.save_models(latest=self._divergence is None)
+            self._recorder.write_tables()
+            if self._divergence is not None:  # last: a resume skips a session that has this report
+                last, report = dict(self._latest_metrics()), self._divergence
+                content = {"frame": report.frame, "terms": report.terms, "last_finite": last}
+                text = json.dumps(content, indent=1, default=str) + "\n"
+                path = self._layout.divergence_report(self._trial, self._session)
+                write_or_warn(self._layout.predir, path, text)
+        else:
+            self.save()
+
     # State
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state of a session: the states of its owners, listed here and nowhere else."""
-        return {
+        state = {
             "agent": self._agent.state_dict(),  # parameters, optimisers, targets, normalisers
             "experience": self._agent.experience.state_dict(),  # rollout or replay, pace
             "env": self._env.state_dict(),  # running episodes, returns, random streams
@@ -180,6 +206,7 @@ class Session:
             "best": self.saver.best,
             "next_eval": self._next_eval,
         }
+        return state | ({"callbacks": self._callbacks.state_dict()} if self._callbacks else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         check_fits(state["agent"], self._agent.state_dict(), "agent")
@@ -190,11 +217,19 @@ class Session:
         self.saver.keep_best(state["best"])
         self._next_eval = int(state["next_eval"])
         self._initial = {}
+        if self._callbacks:
+            self._callbacks.load_state_dict(state["callbacks"])
         if self._loop.is_over:
             return
-        self._agent.experience.load_state_dict(state["experience"])
-        # A ring is read only now, from its files.
-        check_actions(self._agent.experience.state_dict(), self._env.spaces.action_sizes)
+        if EXPERIENCE in state:
+            self._agent.experience.load_state_dict(state[EXPERIENCE])
+            # A ring is read only now, from its files.
+            check_actions(self._agent.experience.state_dict(), self._env.spaces.action_sizes)
+        else:
+            logger.info("more frames: the replay of the finished run was not kept, and fills again")
+        if "env" not in state:  # by a version that kept none of a finished session
+            self._loop.has_begun = False
+            return
         self._env.load_state_dict(state["env"])
         if self._eval_env is not None:
             self._eval_env.load_state_dict(state["eval_env"])
@@ -203,6 +238,11 @@ class Session:
         if self._loop.has_begun and not np.array_equal(now, obs, equal_nan=True):
             logger.info("the env began new episodes: nothing joins them to the steps before")
             self._agent.truncate_episodes(obs)
+
+    def _has_checkpoint(self) -> bool:
+        """Whether a resume finds the session's own agent."""
+        folder = self._layout.checkpoint_dir(self._trial, self._session)
+        return self._options.resume and any((folder / n).exists() for n in ("last", "last-1"))
 
     def _resume(self, max_bytes: int) -> None:
         if not self.saver.restore(self.load_state_dict, max_bytes):
@@ -218,7 +258,31 @@ class Session:
             return False
         self._check_parameters()
         self.saver.save(self.state_dict)
+        self._callbacks.saved()
         return True
+
+    def _must_stop(self) -> bool:
+        return self._loop.stop_reason is not None or self._should_stop()
+
+    def _watchers(self) -> list[Callable[[], None]]:
+        """What is called after every step; callbacks only if one of them looks at steps."""
+        watchers = [each.after_step for each in (self._viewer, self._profiler) if each]
+        return (
+            [*watchers, self._callbacks.after_step] if self._callbacks.watches_steps else watchers
+        )
+
+    def _start_callbacks(self) -> None:
+        if not self._has_started:
+            self._has_started = True
+            self._callbacks.start()
+
+    def _stop_text(self) -> str:
+        return f" at frame {self.frame:,}: {self.stop_reason}" if self.stop_reason else ""
+
+    def _end_reason(self) -> str:
+        if self._failed:
+            return f"failed: {self._divergence or 'see the log'}"
+        return self.stop_reason or ("finished" if self.is_over else "interrupted")
 
     def _checkpoint(self) -> None:
         """Record a row of the curve, evaluate if due, and report progress."""
@@ -228,8 +292,9 @@ class Session:
             self._initial = {}
         if self._eval_env is not None and self.frame >= self._next_eval:
             self._next_eval += self._spec.meta.eval_frequency
-            score = {"total_reward": evaluate(self._agent, self._eval_env)}
-            self._recorder.record_eval(self._row() | score)
+            score = evaluate(self._agent, self._eval_env)
+            self._recorder.record_eval(self._row() | {"total_reward": score})
+            self._callbacks.evaluated(score)
         self._check_parameters()
         if is_best:
             self.saver.keep_best()
@@ -240,6 +305,8 @@ class Session:
 
     def _record(self, override: dict[str, float]) -> bool:
         row = self._row() | override
+        if self._callbacks and not override:
+            row |= self._callbacks.columns(self._recorder.preview(row))
         # Further metrics of the latest update go to TensorBoard and W&B alone.
         details = {name: x for name, x in self._latest_metrics().items() if name not in row}
         is_best = self._recorder.record(row, details)

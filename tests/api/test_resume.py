@@ -123,13 +123,13 @@ def test_the_printed_command_resumes_whatever_was_set(half):
 
 
 def test_a_changed_spec_is_refused_with_the_difference(half):
-    changed = signalling(env__max_frame=400, agent__algorithm__gamma=0.95, meta__random_seed=1)
+    changed = signalling(env__max_frame=100, agent__algorithm__gamma=0.95, meta__random_seed=1)
     before = snapshot_of(half.predir)
     with pytest.raises(SpecError) as caught:
         run(changed, "train@latest")
     message = str(caught.value)
     assert "agent.algorithm.gamma: found 0.95, but the run has 0.9" in message
-    assert "env.max_frame: found 400, but the run has 200" in message
+    assert "env.max_frame: found 100, but the run has 200" in message
     assert "meta.random_seed: found 1" in message
     assert half.resume in message
     assert snapshot_of(half.predir) == before
@@ -263,9 +263,9 @@ def test_a_signalled_command_ends_with_the_command_that_resumes_it(tmp_path, nam
     third = slm_lab("run", "mine.json", "tiny", "train@latest")
     assert third.returncode == 0
     assert "nothing to resume" in third.stderr
-    refused = slm_lab("run", "mine.json", "tiny", "train@latest", "-s", "env.max_frame=300")
+    refused = slm_lab("run", "mine.json", "tiny", "train@latest", "-s", "env.max_frame=100")
     assert refused.returncode == 2
-    assert "env.max_frame: found 300, but the run has 200" in refused.stderr
+    assert "env.max_frame: found 100, but the run has 200" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 

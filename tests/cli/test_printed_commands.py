@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +134,11 @@ def load_named_spec(name: str, given: dict[str, Any]) -> bool:
     [*(page.read_text() for page in PAGES), PUBLISHED],
     ids=[*(str(page.relative_to(ROOT)) for page in PAGES), "the original's documents"],
 )
-def test_every_printed_command_parses_and_its_spec_loads(text, parsed, tmp_path):
+def test_every_printed_command_parses_and_its_spec_loads(text, parsed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a how-to page shows the spec file of its commands
     write_shown_files(text, tmp_path)
+    for example in set(re.findall(r"\(\.\./\.\./(examples/[\w.]+)\)", text)):
+        shutil.copy(ROOT / example, tmp_path)
     for printed in printed_commands(text):
         words = as_typed(printed)
         _, rest = command_named(words)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
 import json
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,10 @@ from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec
 from slm_lab.training.options import RunOptions
+from slm_lab.training.session import Session
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-QUIET = RunOptions(log_level="ERROR")
+QUIET = RunOptions(mode="train", log_level="ERROR")
 SETS = [
     "env.max_frame=200",
     "env.max_t=50",
@@ -77,8 +81,18 @@ def small(*sets: str) -> Spec:
     return load_spec("td3.yaml", sets=[*SETS, *sets])
 
 
-def curves(predir: Path) -> list[str]:
-    layout = RunLayout.open(predir)
+def dashboard_of(data: Path) -> str:
+    """What the page shows of a folder at first."""
+    from slm_lab.dashboard.server import make_app
+
+    text: str = (
+        make_app(data).test_client().get("/_dash-layout", headers={"Host": "localhost"}).text
+    )
+    return text
+
+
+def curves(run: Path | RunLayout) -> list[str]:
+    layout = run if isinstance(run, RunLayout) else RunLayout.open(run)
     paths = [layout.session_csv(0, session, "train") for session in layout.sessions(0)]
     return [drop_clock(read_session(path)).to_csv() for path in paths]
 
@@ -119,6 +133,8 @@ def test_it_trains_is_listed_compared_reported_scored_and_exported(slm_lab, exam
     outputs = [slm_lab(*command) for command in reading]
     assert [code for code, _, _ in outputs] == [0] * len(reading), outputs
     assert "TD3" in outputs[0][1]
+    if importlib.util.find_spec("dash"):
+        assert "TD3" in dashboard_of(Path("data"))
     assert not Path("executed").exists()
     assert "td3" not in sys.modules
 
@@ -150,17 +166,53 @@ def test_killed_and_resumed_it_goes_on_bit_for_bit(slm_lab, example, capsys):
     assert "td3.py: the module `td3` has changed since this run was last" in capsys.readouterr().err
     assert metrics.predir == predir
     assert len(curves(predir)) == 2
-    assert curves(predir) == curves(run(spec, "train", QUIET).predir)
+    whole = RunLayout.create("whole", "2026_01_01_000000", "data")
+    for session in (0, 1):
+        assert Session(spec, whole, 0, session, QUIET).run()
+    assert curves(predir) == curves(whole)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # what Ray leaves when it shuts down
-def test_its_own_keys_are_searched_over():
+def test_its_own_keys_are_searched_over(slm_lab):
     pytest.importorskip("ray", reason="the extra `search` is not installed")
     metrics = run(small("meta.max_trial=2", "meta.search_sampler=random"), "search", QUIET)
     table = next(metrics.predir.glob("*_experiment_df.csv")).read_text()
     assert "explore_noise" in table.splitlines()[0]
     assert len(table.splitlines()) == 3
+    forget()
+    assert slm_lab("retro", metrics.predir)[0] == 0
+    assert "td3" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ["agent.memory.name=PrioritizedReplay"],
+        ["agent.memory.use_cer=true", "agent.algorithm.n_step=3"],
+        ["env.num_envs=4", "env.normalize_obs=true", "env.normalize_reward=true"],
+        [
+            "agent.net.batch_norm=true",
+            "agent.net.lr_scheduler_spec={name: LinearToZero, frame: 200}",
+        ],
+        ["env.frame_stack=2", "agent.net.update_type=replace", "agent.net.update_frequency=20"],
+    ],
+    ids=lambda sets: sets[0],
+)
+def test_it_goes_with_the_features_that_its_base_classes_bring(sets):
+    spec = small(*sets)
+    whole, half = (RunLayout.create(name, "2026_01_01_000000", "data") for name in ("all", "half"))
+    assert Session(spec, whole, 0, 0, QUIET).run()
+    asked = itertools.count()
+    assert not Session(spec, half, 0, 0, QUIET, should_stop=lambda: next(asked) > 30).run()
+    assert Session(spec, half, 0, 0, replace(QUIET, resume=True)).run()
+    assert curves(whole) == curves(half)
+
+
+@pytest.mark.slow
+def test_workers_that_share_their_nets_find_it_too():
+    spec = small("meta.distributed=synced", "meta.max_session=2")
+    assert len(curves(run(spec, "train", QUIET).predir)) == 2
 
 
 @pytest.mark.slow

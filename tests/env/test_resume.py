@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from slm_lab.env import make_env
-from slm_lab.env.vector import EpisodeLog, GymnasiumVectorEnv
+from slm_lab.env.episode_log import EpisodeLog
+from slm_lab.env.vector import GymnasiumVectorEnv
 
 
 def play(env, steps):

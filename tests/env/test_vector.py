@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from slm_lab.env import EnvError, make_env
+from slm_lab.env.episode_log import EpisodeLog
 from slm_lab.env.registry import make_gymnasium_envs
-from slm_lab.env.vector import EpisodeLog, GymnasiumVectorEnv, shares, spawn_streams
+from slm_lab.env.vector import GymnasiumVectorEnv, shares, spawn_streams
 
 ACTION = np.zeros(2, np.int64)
 

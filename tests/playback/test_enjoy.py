@@ -13,6 +13,7 @@ from slm_lab.env.error import EnvError
 from slm_lab.playback.enjoy import enjoy
 from slm_lab.runs.find import SavedRun, open_run
 from slm_lab.training.watchers import Viewer
+from tests import masks
 
 
 @pytest.fixture
@@ -32,6 +33,13 @@ def test_sampled_actions_play_other_episodes_the_same_each_time(run):
     sampled, again = (enjoy(run, 0, episodes=20, seed=3, sampled=True) for _ in range(2))
     assert sampled == again
     assert sampled != plain
+
+
+def test_an_agent_with_a_mask_keeps_to_it(make_spec, train_folder):
+    with masks.registered():
+        run = open_run(train_folder(make_spec(env__name=masks.MINES)))
+        for sampled in (False, True):
+            assert set(enjoy(run, 0, episodes=20, sampled=sampled).lengths) == {masks.LENGTH}
 
 
 def test_nothing_in_the_folder_changes(run):

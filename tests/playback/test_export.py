@@ -14,10 +14,14 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from slm_lab.agent.parts import FloatRows
+from slm_lab.env.space import Parts, obs_codec
 from slm_lab.playback import export as module
 from slm_lab.playback.export import ExportError, Policy, check_actions, export_policy
 from slm_lab.playback.saved_agent import load_agent
 from slm_lab.runs.find import open_run
+from slm_lab.types import Spaces
+from tests import masks, parts
 
 HAS_ONNX = all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime"))
 needs_onnx = pytest.mark.skipif(
@@ -193,6 +197,51 @@ def test_the_other_formats_hold_the_same(make_spec, pendulum, export, format, ca
     }
     path = export(specs[case](), format)
     assert path.suffix == {"torch-export": ".pt2", "onnx": ".onnx"}[format]
+
+
+def test_a_policy_with_a_mask_reads_it_behind_the_values(make_spec, export):
+    with masks.registered():
+        path = export(make_spec("DQN", env__name=masks.MINES))
+    rows = np.tile(np.array([0.1, 0.5, 0.9, 0.3], np.float32), (4, 1))
+    actions = act(path, np.concatenate([rows, np.eye(4, dtype=np.float32)], 1))
+    assert actions.tolist() == [0, 1, 2, 3]
+
+
+def test_a_policy_of_parts_reads_them_flattened(make_spec, train_folder):
+    net = {
+        "type": "MultiInputNet",
+        "conv_hid_layers": [[2, 4, 4]],
+        "fc_hid_layers": [4],
+        "normalize": True,
+        "optim_spec": OPTIMIZER["optim_spec"],
+    }
+    with parts.registered():
+        folder = train_folder(
+            make_spec(env__name=parts.SIGNS, agent__net=net, env__normalize_obs=True)
+        )
+        path = export_policy(open_run(folder), 0, format="torchscript")
+        agent, ours = load_agent(folder, seed=1)
+        env = gym.make(parts.SIGNS)
+    obs, _ = env.reset(seed=3)
+    row = np.zeros((1, *ours.spaces.obs_shape), np.uint8)
+    ours.codecs.obs.write(obs, row[0])
+    flat = np.asarray(spaces.flatten(env.observation_space, obs), np.float32)[None]
+    assert act(path, flat).tolist() == np.asarray(agent.act(row, explore=False)).tolist()
+
+
+def test_flat_parts_become_the_rows_that_the_agent_reads():
+    shown = spaces.Dict(a=spaces.Box(0, 255, (4, 5, 3), np.uint8), b=spaces.Discrete(3), c=VECTOR)
+    shown.seed(0)
+    obs = shown.sample()
+    codec = obs_codec(shown)
+    assert isinstance(codec, Parts)
+    row = np.zeros((1, *codec.shape), codec.dtype)
+    codec.write(obs, row[0])
+    flat = module.FlatParts(codec)
+    np.testing.assert_array_equal(flat.read(row)[0], spaces.flatten(shown, obs))
+    seen = FloatRows(Spaces(codec.shape, codec.dtype, "discrete", (2,), parts=codec.parts))
+    encoded = flat.encode(torch.from_numpy(flat.read(row)))
+    np.testing.assert_array_equal(encoded, seen(torch.from_numpy(row)))
 
 
 # What the file does

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from loguru import logger
 
 from slm_lab.runs import provenance
 from slm_lab.runs.provenance import (
+    RunRecord,
     git_dirty,
     git_sha,
     is_same_code,
+    module_hashes,
+    own_modules,
     read_run_records,
     recorded_run,
+    warn_of_changed_modules,
 )
+from tests.tiny import tiny
 
 
 def test_a_sitting_is_on_record_from_its_start_and_says_how_it_ended(tmp_path):
@@ -124,3 +133,53 @@ def test_commits_are_of_the_same_code_until_a_module_of_the_package_changes(chec
 def test_a_commit_that_nobody_knows_is_other_code(checkout):
     (checkout / "script.py").write_text("")
     assert not is_same_code(commit(checkout), "f" * 40)
+
+
+# Modules of the user's own
+
+
+def test_the_modules_that_a_spec_names_are_known_by_file_and_hash(tmp_path, monkeypatch):
+    (tmp_path / "here" / "pack").mkdir(parents=True)
+    (tmp_path / "lib").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    Path("own.py").write_text("x = 1\n")
+    Path("pack/wrap.py").write_text("x = 2\n")
+    (tmp_path / "lib" / "installed.py").write_text("x = 3\n")
+    wrappers = ["pack.wrap:Wrap", "installed:Other", "gone:Away"]
+    spec = tiny(env__name="own:Own-v0", env__wrappers=wrappers)
+    assert own_modules(spec) == [tmp_path / "here" / "own.py", tmp_path / "here" / "pack"]
+    hashes = module_hashes(spec)
+    assert {module: entry["file"] for module, entry in hashes.items()} == {
+        "own": "own.py",
+        "pack.wrap": "pack/wrap.py",
+        "installed": "installed.py",  # no path of this machine
+    }
+    assert hashes["own"]["sha256"] == hashlib.sha256(b"x = 1\n").hexdigest()
+
+
+def test_code_that_has_changed_between_two_processes_is_warned_of(tmp_path):
+    def record(sha: str) -> RunRecord:
+        return RunRecord("train", modules={"own": {"file": "own.py", "sha256": sha}})
+
+    with warnings_of() as said:
+        warn_of_changed_modules(record("a"), record("a"))
+        warn_of_changed_modules(RunRecord("train"), record("a"))
+    assert said == []
+    with warnings_of() as said:
+        warn_of_changed_modules(record("a"), record("b"))
+        damaged = tmp_path / "provenance.json"
+        entry = {"mode": "train", "modules": {"own": ["no", "mapping"]}}
+        damaged.write_text(json.dumps({"sittings": [entry]}))
+        (then,) = read_run_records(damaged)
+        warn_of_changed_modules(then, record("b"))
+    assert len(said) == 1
+    assert "own.py: the module `own` has changed" in said[0]
+
+
+@contextmanager
+def warnings_of() -> Iterator[list[str]]:
+    said: list[str] = []
+    sink = logger.add(lambda message: said.append(str(message)), level="WARNING")
+    yield said
+    logger.remove(sink)

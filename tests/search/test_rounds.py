@@ -117,6 +117,24 @@ def test_a_round_that_is_cut_short_is_on_disk_before_it_says_so(make_spec, tmp_p
     trial.close()
 
 
+def test_a_session_that_a_callback_ended_waits_for_the_others_of_its_trial(make_spec, tmp_path):
+    """Of EarlyStopping on `frame`, whose improvement never counts: both end at the third row."""
+    ends = [{"name": "EarlyStopping", "patience": 60, "column": "frame", "least": 1000}]
+    trial = begin(make_spec(meta__callbacks=ends), RunLayout.create("tiny", "one", tmp_path))
+    assert not trial.advance().done
+    end = trial.advance()
+    assert (end.frame, end.done, end.interrupted) == (200, True, False)
+
+    layout = RunLayout.create("tiny", "two", tmp_path)
+    trial = begin(make_spec(meta__max_session=2, meta__callbacks=ends), layout)
+    trial._sessions[1]._callbacks._all = ()
+    assert not trial.advance().done
+    end = trial.advance()
+    assert (end.frame, end.done, end.interrupted) == (200, True, False)
+    frames = [read_manifest(layout.checkpoint_dir(0, s) / "last").frame for s in (0, 1)]
+    assert frames == [150, 200]
+
+
 def test_a_stop_file_is_looked_for_now_and_then(tmp_path):
     now = 0.0
     stop = StopFile(tmp_path / "stop", clock=lambda: now)

@@ -20,8 +20,8 @@ from slm_lab.spec.trust import named_modules
 
 MINE = """
 from slm_lab.extend import (
-    AlgorithmInfo, Count, Defaults, Key, MemoryInfo, MLPNetSpec, OffPolicySpec, ReplaySpec, mlp,
-    replay,
+    AlgorithmInfo, AlgorithmSpec, Count, Defaults, Key, MemoryInfo, MLPNetSpec, OffPolicySpec,
+    ReplaySpec, mlp, replay,
 )
 from slm_lab.agent.algorithm.ppo import PPO
 
@@ -72,6 +72,10 @@ class WrongSpec:
 
 class Silent:
     pass
+
+
+class Pointless:
+    record = AlgorithmInfo("", AlgorithmSpec, memories=frozenset({"replay"}))
 """
 RUN = "data/mine_2026_01_31_235959"
 
@@ -173,6 +177,16 @@ def test_memories_and_nets_bring_their_keys_too():
     assert "agent.memory.shar: unknown key for mine:MyReplay. Did you mean `share`?" in message
 
 
+def test_a_memory_says_itself_whether_it_gives_the_sequences_of_a_recurrent_net():
+    agent: dict[str, Any] = {
+        "memory": {"name": "mine:MyReplay", "batch_size": 32},
+        "net": {"type": "RecurrentNet", "seq_len": 4},
+    }
+    message = refusal({"name": "DQN"}, **agent)
+    assert "agent.memory.name: mine:MyReplay draws single transitions" in message
+    built({"name": "DQN"}, **{**agent, "memory": {"name": "Replay", "batch_size": 32}})
+
+
 def test_actor_and_critic_may_have_classes_of_their_own():
     net = {"type": "MLPNet", "critic_type": "mine:MyNet", "critic_blocks": 5}
     spec = built({"name": "PPO"}, net=net)
@@ -215,6 +229,11 @@ def test_the_line_of_a_module_that_fails_is_named(here):
 
 def test_a_spec_class_must_be_one():
     assert "expected a NetSpec" in refusal(net={"type": "mine:WrongSpec"})
+
+
+def test_an_algorithm_must_know_its_pace():
+    message = refusal({"name": "mine:Pointless"})
+    assert "agent.algorithm.name: the spec class of `mine:Pointless` has no pace" in message
 
 
 # Labels
@@ -301,7 +320,9 @@ def test_every_key_that_may_name_a_module_is_looked_at():
 def test_a_spec_is_unpickled_by_a_process_that_has_not_imported_the_module(here):
     Path("spec.pickle").write_bytes(pickle.dumps(built({"name": "mine:Mine", "width": 4})))
     code = "import pickle; print(pickle.load(open('spec.pickle', 'rb')).agent.algorithm.width)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip() == "4", done.stderr
 
 

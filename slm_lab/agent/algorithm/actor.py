@@ -25,11 +25,10 @@ from slm_lab.agent.algorithm.schedule import scheduled_value
 from slm_lab.agent.learning.compiler import Compiled
 from slm_lab.agent.learning.learner import NetState, State
 from slm_lab.agent.net.mlp import MLPNet
+from slm_lab.agent.net.rows import FORBIDDEN, NumpyPolicy, RowNet, draw_allowed
 from slm_lab.spec import DQNSpec, SARSASpec
 
 Heads = Sequence[Tensor]
-NumpyPolicy = Callable[[np.ndarray], list[np.ndarray]]
-"""Observations [N, ...] -> head outputs, without torch."""
 
 
 class Choice:
@@ -173,6 +172,7 @@ class QExploration(Choice):
         is_boltzmann = self._policy == "boltzmann"
         self.noise_kind = "gumbel" if is_boltzmann else "uniform"
         self.noise_dim = setup.spaces.action_sizes[0] if is_boltzmann else 2
+        self._has_masks = setup.spaces.mask > 0
         self._explore_var = torch.zeros((), device=setup.device)
 
     def __call__(self, heads: Heads, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -181,6 +181,8 @@ class QExploration(Choice):
             return (boltzmann(heads[0], explore_var, noise),)
         if self._policy == "random":
             explore_var = torch.ones_like(explore_var)
+        if self._has_masks:
+            return (masked_epsilon_greedy(heads[0], explore_var, noise),)
         return (epsilon_greedy(heads[0], explore_var, noise),)
 
     def greedy(self, heads: Heads) -> Tensor:
@@ -190,7 +192,7 @@ class QExploration(Choice):
         return self._explore_var.fill_(self.explore_var(frame)), noise
 
     def in_numpy(self, heads: list[np.ndarray], noise: Tensor, frame: int) -> Tensor:
-        if self._policy == "epsilon_greedy":
+        if self._policy == "epsilon_greedy" and not self._has_masks:
             epsilon = self.explore_var(frame)
             return torch.from_numpy(numpy_epsilon_greedy(heads[0], epsilon, noise.numpy()))
         return self([torch.from_numpy(heads[0])], *self.inputs(noise, frame))[0]
@@ -208,6 +210,12 @@ def epsilon_greedy(q_value: Tensor, epsilon: Tensor, noise: Tensor) -> Tensor:
     """
     count = q_value.shape[-1]
     uniform = (noise[:, 1] * count).long().clamp(max=count - 1)
+    return torch.where(noise[:, 0] < epsilon, uniform, q_value.argmax(-1))
+
+
+def masked_epsilon_greedy(q_value: Tensor, epsilon: Tensor, noise: Tensor) -> Tensor:
+    """`epsilon_greedy` among the allowed actions, which are those of another Q than FORBIDDEN."""
+    uniform = draw_allowed(q_value != FORBIDDEN, noise[:, 1])
     return torch.where(noise[:, 0] < epsilon, uniform, q_value.argmax(-1))
 
 
@@ -292,6 +300,11 @@ def numpy_policy(net: nn.Module, rows: int) -> NumpyPolicy | None:
     A NumPy call costs a third of a torch call, and acting in a handful of envs is all calls. The
     weights are views of the net's own parameters, so an update shows at once.
     """
+    if isinstance(net, RowNet):
+        inside = numpy_policy(net.net, rows)
+        if inside is None:
+            return None
+        return lambda seen: net.in_numpy(inside, seen)
     if type(net) is not MLPNet or rows > MAX_ROWS:  # a subclass may compute anything
         return None
     tails = list(net.tails) if isinstance(net.tails, nn.ModuleList) else [net.tails]

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from slm_lab.agent.learning.compiler import CompileMode
 from slm_lab.agent.learning.learner import Learner, NetState, State, acting_weights, gradient_update
 from slm_lab.agent.learning.precision import FLOAT32, Precision
-from slm_lab.spec import LossSpec, Problem, SpecError
-from slm_lab.spec.record import load_object
+from slm_lab.spec import LossSpec
+from slm_lab.spec.record import imported_object
 from slm_lab.spec.trust import is_own
 from slm_lab.types import Spaces
 
@@ -88,24 +88,14 @@ def make_loss(spec: LossSpec, **options: str) -> Loss:
     them beside (prediction, target).
     """
     if is_own(spec.name):
-        made: Loss = make_own(spec.name, spec.kwargs, "agent.net.loss_spec")
+        thing = imported_object(spec.name)
+        is_class = isinstance(thing, type)
+        made: Loss = thing(**spec.kwargs) if is_class else partial(thing, **spec.kwargs)
         if options.get("reduction") == "none":
             return made
         return lambda prediction, target: made(prediction, target).mean()
     loss: Loss = _LOSSES[spec.name.lower()](**{**spec.kwargs, **options})
     return loss
-
-
-def make_own(name: str, arguments: Mapping[str, Any], key: str) -> Any:
-    """Make what the user names as `module:Class`, or bind the keys of a function of his."""
-    thing = load_object(name)
-    if not isinstance(thing, type):
-        return partial(thing, **arguments)
-    try:
-        return thing(**arguments)
-    except (TypeError, ValueError, ArithmeticError) as error:
-        message = f"{name} cannot be made with {dict(arguments)}: {error}"
-        raise SpecError([Problem(key, message)]) from error
 
 
 def on_policy_learner(

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slm_lab.spec import Problem, SpecError
-from slm_lab.spec.record import load_object
+from slm_lab.spec.record import imported_object
 from slm_lab.spec.trust import is_own
 from slm_lab.types import Spaces
 
@@ -356,7 +356,7 @@ def make_action_distribution(spaces: Spaces, pdtype: str | None) -> ActionDistri
     if pdtype is None or pdtype == "default":
         pdtype = allowed[0]
     if is_own(pdtype):
-        return ActionDistribution(pdtype, spaces, own=load_object(pdtype))
+        return ActionDistribution(pdtype, spaces, own=imported_object(pdtype))
     if pdtype not in allowed:
         options = " or ".join(("default", *allowed))
         fault = f"cannot describe {spaces.action_type} actions"

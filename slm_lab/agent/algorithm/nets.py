@@ -7,8 +7,8 @@ helps to learn, may know more than the policy (Pinto et al. 2018).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,9 @@ from slm_lab.agent.algorithm.base import Setup, initialising
 from slm_lab.agent.algorithm.distribution import ActionDistribution, Distribution
 from slm_lab.agent.learning.learner import NetState, State
 from slm_lab.agent.learning.precision import FLOAT32, Precision
-from slm_lab.agent.net.mlp import init_head, make_net
+from slm_lab.agent.net.mlp import init_head
 from slm_lab.agent.net.recurrent import RecurrentNet
+from slm_lab.agent.net.rows import inner_net, make_row_net
 from slm_lab.agent.preprocessor import RunningMoments
 from slm_lab.spec import NetSpec, Problem, SpecError
 from slm_lab.types import Rollout
@@ -39,7 +40,7 @@ def policy_heads(
 
 def make_policy_net(distribution: ActionDistribution, spec: NetSpec) -> nn.Module:
     dims, log_std_dim = policy_heads(distribution, spec)
-    net = make_net(spec, distribution.spaces.obs_shape, dims, log_std_dim)
+    net = make_row_net(spec, distribution.spaces, dims, log_std_dim, masked_heads=True)
     for head in _heads(net)[: len(dims)]:
         init_head(head, spec.actor_init_std)
     return net
@@ -61,15 +62,19 @@ class ActorCriticNets:
         spaces = distribution.spaces
         self._privileged = spaces.privileged
         dims, log_std_dim = policy_heads(distribution, actor)
+        policy_spaces = replace(spaces, obs_shape=spaces.policy_obs_shape)
+        obeys = {"masked_heads": True}
         if self.shared:
-            net = make_net(actor, spaces.policy_obs_shape, (*dims, 1), log_std_dim)
+            net = make_row_net(actor, policy_spaces, (*dims, 1), log_std_dim, **obeys)
             nets = {"net": (net, actor)}
             value_head = _heads(net)[len(dims)]
         else:
-            net = make_net(actor, spaces.policy_obs_shape, dims, log_std_dim)
-            critic_net = make_net(critic, spaces.critic_obs_shape, (1,))
-            if isinstance(net, RecurrentNet) and isinstance(critic_net, RecurrentNet):
-                critic_net.memory_at = net.memory_size
+            net = make_row_net(actor, policy_spaces, dims, log_std_dim, **obeys)
+            critic_spaces = replace(spaces, obs_shape=spaces.critic_obs_shape)
+            critic_net = make_row_net(critic, critic_spaces, (1,))
+            policy, value = inner_net(net), inner_net(critic_net)
+            if isinstance(policy, RecurrentNet) and isinstance(value, RecurrentNet):
+                value.memory_at = policy.memory_size
             nets = {"net": (net, actor), "critic_net": (critic_net, critic)}
             value_head = _heads(critic_net)[0]
         for head in _heads(net)[: len(dims)]:
@@ -140,6 +145,7 @@ class ActorCriticNets:
 
 
 def _heads(net: nn.Module) -> list[nn.Module]:
+    net = inner_net(net)
     tails = getattr(net, "tails", None)
     if not isinstance(tails, nn.Module):
         fix = f"{type(net).__name__} gives Q values and cannot be a policy. Use MLPNet or ConvNet."
@@ -285,7 +291,7 @@ class TargetUpdate:
 def make_q_net(spec: NetSpec, setup: Setup) -> NetState:
     """The net "net" of Q values, one per action."""
     with initialising(setup.seeds.net):
-        net = make_net(spec, setup.spaces.obs_shape, setup.spaces.action_sizes)
+        net = make_row_net(spec, setup.spaces, setup.spaces.action_sizes, masked_heads=True)
     return NetState("net", net.to(setup.device), spec, setup.precision)
 
 
@@ -300,10 +306,11 @@ class TwinCritic:
         self, spec: NetSpec, setup: Setup, *, crossed: bool, spectral_norm: bool = False
     ) -> None:
         spaces = setup.spaces
-        obs_shape, out_dim = spaces.obs_shape, spaces.action_sizes[0]
-        if spaces.is_continuous:
-            obs_shape, out_dim = (math.prod(obs_shape) + out_dim,), 1
-        nets = [make_net(spec, obs_shape, (out_dim,)).to(setup.device) for _ in range(2)]
+        actions = spaces.action_sizes[0]
+        joined, out_dim = (actions, 1) if spaces.is_continuous else (0, actions)
+        nets = [
+            make_row_net(spec, spaces, (out_dim,), joined=joined).to(setup.device) for _ in range(2)
+        ]
         if spectral_norm:
             for net in nets:
                 _bound_last_hidden_layer(net)

@@ -98,7 +98,7 @@ class PPO(SavedInParts):
         self._rates = LearningRates(self.nets.specs, own.time_horizon * setup.num_envs)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
         spaces = setup.spaces
-        evaluates = self.nets.shared and spaces.is_image and spaces.action_type == "discrete"
+        evaluates = self.nets.shared and spaces.has_images and spaces.action_type == "discrete"
         choice = SampledPolicy(
             distribution,
             self.nets.policy_of_heads,

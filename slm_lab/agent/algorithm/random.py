@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from slm_lab.agent.algorithm.base import Setup
 from slm_lab.agent.learning.learner import Learner
+from slm_lab.agent.net.rows import allowed_actions, draw_allowed, latest_mask
 from slm_lab.spec import Spec
 from slm_lab.types import Metrics, Rollout
 
@@ -28,7 +29,14 @@ class Random:
             return torch.rand(count, sizes[0], generator=self._generator) * 2 - 1
         if self._spaces.action_type == "multi_binary":
             return torch.randint(2, (count, sizes[0]), generator=self._generator)
-        draws = [torch.randint(n, (count,), generator=self._generator) for n in sizes]
+        if self._spaces.mask:
+            masks = torch.split(latest_mask(obs, self._spaces), list(sizes), -1)
+            draws = [
+                draw_allowed(allowed_actions(mask), torch.rand(count, generator=self._generator))
+                for mask in masks
+            ]
+        else:
+            draws = [torch.randint(n, (count,), generator=self._generator) for n in sizes]
         return draws[0] if self._spaces.action_type == "discrete" else torch.stack(draws, -1)
 
     def to_env(self, action: Tensor) -> Tensor:

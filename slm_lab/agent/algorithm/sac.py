@@ -30,6 +30,7 @@ from slm_lab.agent.learning.learner import (
     optimizer_steps,
     replay_minibatches,
 )
+from slm_lab.agent.net.rows import allowed_actions, draw_allowed, latest_mask
 from slm_lab.spec import CrossQSpec, SoftActorCriticSpec, Spec
 from slm_lab.types import Metrics, ReplayBatch
 
@@ -132,7 +133,7 @@ class SoftActorCritic(SavedInParts):
     def act(self, obs: Tensor, *, frame: int = 0, explore: bool = True) -> Tensor:
         """Actions as the env executes them: squashed to [-1, 1], or class indices."""
         if explore and frame < self._random_frames:
-            return self._uniform(obs.shape[0])
+            return self._uniform(obs)
         return self._act(obs, explore=explore)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -223,7 +224,7 @@ class SoftActorCritic(SavedInParts):
         changes, metrics = self._critic_step(state, *rows)
         moved, actor_metrics, entropy = self._actor_step(state | changes, rows[0], rows[-1])
         changes |= moved
-        changes |= self._alpha_step(state | changes, entropy)
+        changes |= self._alpha_step(state | changes, entropy, self._reachable(rows[0]))
         changes |= self._target_update.moved(state | changes, self._critics.targets)
         return changes, metrics | actor_metrics
 
@@ -293,17 +294,27 @@ class SoftActorCritic(SavedInParts):
         changes["entropy_ema"] = state["entropy_ema"].lerp(entropy.mean(), 0.01)
         return changes, metrics | {"alpha": alpha.clone()}, entropy
 
-    def _alpha_step(self, state: State, entropy: Tensor) -> State:
+    def _alpha_step(self, state: State, entropy: Tensor, reachable: Tensor | None = None) -> State:
         if self._spec.fixed_alpha is not None:
             return {}
+        target_entropy = state["target_entropy"]
+        if reachable is not None:
+            target_entropy = target_entropy * reachable
 
         def loss(state: State) -> tuple[Tensor, Values]:
-            return alpha_loss(state["log_alpha"], entropy, state["target_entropy"]), {}
+            return alpha_loss(state["log_alpha"], entropy, target_entropy), {}
 
         grads, _ = gradients(loss, state, ["log_alpha"])
         changes, _ = self._alpha.optimizer_step(state, grads["log_alpha"])
         bounds = self._spec.log_alpha_min, self._spec.log_alpha_max
         return changes | {"log_alpha": changes["log_alpha"].clamp(*bounds)}
+
+    def _reachable(self, obs: Tensor) -> Tensor | None:
+        """The share of the largest entropy that the allowed actions of each row can reach."""
+        if not self._setup.spaces.mask or self._spec.target_entropy != "auto":
+            return None
+        allowed = allowed_actions(latest_mask(obs, self._setup.spaces)).sum(-1)
+        return allowed.log() / math.log(self._action_dim)
 
     def _critic_rows(self, q_value: Tensor, target: Tensor) -> Tensor:
         if self._spec.symlog:
@@ -324,8 +335,13 @@ class SoftActorCritic(SavedInParts):
 
     # Randomness
 
-    def _uniform(self, count: int) -> Tensor:
-        if self._is_discrete:
+    def _uniform(self, obs: Tensor) -> Tensor:
+        count = obs.shape[0]
+        if self._setup.spaces.mask:
+            allowed = allowed_actions(latest_mask(obs, self._setup.spaces))
+            drawn = torch.rand(count, generator=self._random).to(obs.device)
+            action = draw_allowed(allowed, drawn)
+        elif self._is_discrete:
             action = torch.randint(self._action_dim, (count,), generator=self._random)
         else:
             action = torch.rand(count, self._action_dim, generator=self._random) * 2 - 1

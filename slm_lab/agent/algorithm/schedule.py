@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from slm_lab.agent.algorithm.base import SavedInParts, make_own
+from slm_lab.agent.algorithm.base import SavedInParts
 from slm_lab.spec import NetSpec, Problem, SchedulerSpec, ScheduleSpec, SpecError
 from slm_lab.spec.optim import OWN_SCHEDULERS
-from slm_lab.spec.record import load_object
+from slm_lab.spec.record import imported_object
 from slm_lab.spec.trust import is_own
 
 
@@ -42,17 +42,13 @@ def scheduled_value(spec: ScheduleSpec | None, frame: int, default: float = 0.0)
 
 
 @lru_cache(maxsize=256)
-def _made(thing: type, name: str, arguments: str) -> Any:
-    made = make_own(name, json.loads(arguments), name)
-    if not callable(getattr(made, "value", None)):
-        message = f"{name} has no method value(frame), which gives the value of a schedule"
-        raise SpecError([Problem(name, message)])
-    return made
+def _made(thing: Any, arguments: str) -> Any:
+    return thing(**json.loads(arguments))
 
 
 def _own(name: str, arguments: str) -> Any:
     """The user's schedule for these arguments: a pure function of the frame, made once."""
-    return _made(load_object(name), name, arguments)
+    return _made(imported_object(name), arguments)
 
 
 class LearningRate:

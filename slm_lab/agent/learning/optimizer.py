@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from slm_lab.spec import OptimSpec
-from slm_lab.spec.record import load_object
+from slm_lab.spec.record import imported_object
 from slm_lab.spec.trust import is_own
 
 Slots = dict[str, Tensor]
@@ -62,7 +62,7 @@ class Optimizer:
 def make_optimizer(spec: OptimSpec) -> Optimizer:
     """Build an optimiser; one of the user's own is called with its keys but `lr`."""
     if is_own(spec.name):
-        made: Optimizer = load_object(spec.name)(
+        made: Optimizer = imported_object(spec.name)(
             **{key: value for key, value in spec.kwargs.items() if key != "lr"}
         )
         return made

@@ -47,7 +47,8 @@ def make_replay(spec: Spec, spaces: Spaces, pace: Pace, seed: int) -> Replay:
         raise SpecError([Problem("agent.memory.max_size", fix)], spec.name)
     capacity = min(memory.max_size, spec.env.max_frame + num_envs)
     # Vectors are cheaper to store whole than to put together again.
-    keeps_frames = spaces.is_image and spaces.frame_stack > 1
+    is_stacked = spaces.frame_stack > 1 or len(spaces.parts) > 0
+    keeps_frames = spaces.has_images and is_stacked
     size = replay_bytes(capacity, spaces, keeps_frames=keeps_frames)
     logger.info(f"replay of {capacity:,} transitions takes {size / 1e6:,.0f} MB")
     check_fits(size)
@@ -103,7 +104,7 @@ def _make_sampler(spec: Spec, capacity: int, seed: int) -> Sampler:
         alpha=memory.alpha,
         epsilon=memory.epsilon,
         beta=memory.beta,
-        anneal_frames=spec.env.max_frame,
+        anneal_frames=memory.anneal_frames or spec.env.max_frame,
         seed=seed,
     )
 

@@ -297,14 +297,27 @@ class FrameReplay(Replay):
             "frames": Ring(self._frame_columns(), written=self._written + 1),  # slot 0 comes last
             "starts": self._starts.state_dict(),
             "rows": super().state_dict(),
+            "length": self._length,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         state["frames"].copy_into(self._frame_columns())
         self._starts.load_state_dict(state["starts"])
         super().load_state_dict(state["rows"])
+        self._grow_by(self._length - int(state.get("length", self._length)))
         # What the env shows next may be the stack it showed last, or a new game.
         self._continues[:] = False
+
+    def _grow_by(self, steps: int) -> None:
+        """Fit rows that were stored by a replay with fewer slots, none of them overwritten yet."""
+        if steps <= 0:
+            return
+        before = (self._length - steps) * self._lanes  # places from here on are in `_starts`
+        for name in ("obs", "next_obs"):
+            places = self._columns[name]
+            places[places >= before] += steps * self._lanes
+        self._starts.keep_longer(steps)
+        self._generation += 1
 
     def _frame_columns(self) -> dict[str, Tensor]:
         return {"frames": self._frames.view(self._length, self._lanes, *self._frames.shape[1:])}
@@ -357,6 +370,9 @@ class StartFrames:
             else:
                 places.append(places[-1])
         return np.array(places, np.int32)
+
+    def keep_longer(self, steps: int) -> None:
+        self._used = deque((expiry + steps, place) for expiry, place in self._used)
 
     def state_dict(self) -> dict[str, Tensor]:
         used = torch.tensor(list(self._used), dtype=torch.int64).reshape(-1, 2)

@@ -78,8 +78,9 @@ class Ring:
         }
 
     def copy_into(self, columns: Mapping[str, Tensor]) -> None:
+        """Copy the rows into columns that may have more slots."""
         for name, column in columns.items():
-            column.copy_(self.columns[name])
+            column[: self.slots].copy_(self.columns[name])
 
 
 def pack(sequences: Sequence[Sequence[Row]]) -> dict[str, Any]:

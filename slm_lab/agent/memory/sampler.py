@@ -220,7 +220,8 @@ class SumTree:
         return self._leaves[: self._capacity].copy()
 
     def load(self, leaves: np.ndarray) -> None:
-        self.update(np.arange(self._capacity), leaves[: self._capacity])
+        """Set the first leaves: a replay that was stored may have had fewer rows."""
+        self.update(np.arange(min(len(leaves), self._capacity)), leaves[: self._capacity])
 
 
 def _just_below(x: np.ndarray | np.float64) -> np.ndarray:

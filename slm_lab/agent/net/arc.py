@@ -8,6 +8,9 @@
         modules: {body: [x]}
         output: body
 
+Of an observation of several parts, `input` names those that the graph reads: [camera, state]; a
+critic of continuous actions has `action` beside them.
+
 A module is one layer of `torch.nn` (or of ours) with its arguments, a `Sequential` of modules, or a
 `compact` row of like layers. The graph says which module reads what; `NAME~tag` runs a module again
 on other inputs.
@@ -31,26 +34,42 @@ from slm_lab.spec import Problem, SpecError, TorchArcNetSpec
 class TorchArcNet(HeadedNet):
     """The declared body, flattened, then one Linear head per entry of `out_dims`."""
 
-    def make_body(self, spec: TorchArcNetSpec, obs_shape: Shape) -> int:
-        self._scale = 1 / 255 if spec.normalize and len(obs_shape) == 3 else None
+    def make_body(self, spec: TorchArcNetSpec, obs_shape: Shape | Mapping[str, Shape]) -> int:
+        shapes = obs_shape if isinstance(obs_shape, Mapping) else {"x": obs_shape}
+        self._scales = {
+            name: 1 / 255 if spec.normalize and len(shape) == 3 else None
+            for name, shape in shapes.items()
+        }
         self.body = ArcBody(_read_arc(spec))
+        if isinstance(obs_shape, Mapping):
+            self.body.check_inputs(obs_shape)
         # A dry run makes lazy layers real and tells how wide the body's output is.
         try:
             with torch.no_grad():
-                return self.eval().features(torch.ones(2, *obs_shape)).shape[1]
+                ones = {name: torch.ones(2, *shape) for name, shape in shapes.items()}
+                seen = ones if isinstance(obs_shape, Mapping) else ones["x"]
+                return self.eval().features(seen).shape[1]
         except (RuntimeError, ValueError, TypeError) as error:
             fault = f"cannot read observations of shape {obs_shape}: {error}"
             raise _refuse("graph", fault) from error
 
-    def features(self, obs: Tensor) -> Tensor:
-        x = obs.float() if self._scale is None else obs.float() * self._scale
-        output = self.body(x)
+    def features(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
+        """An observation, or its parts by name, of which the graph takes its inputs."""
+        if isinstance(obs, Tensor):
+            output = self.body(self._scaled("x", obs))
+        else:
+            names = self.body.inputs
+            output = self.body(*(self._scaled(name, obs[name]) for name in names))
         if isinstance(output, Mapping):
             output = next(iter(output.values()))
         elif isinstance(output, tuple | list):
             output = output[0]
         assert isinstance(output, Tensor)
         return output.flatten(1)
+
+    def _scaled(self, name: str, part: Tensor) -> Tensor:
+        scale = self._scales[name]
+        return part.float() if scale is None else part.float() * scale
 
 
 class ArcBody(nn.ModuleDict):
@@ -69,10 +88,10 @@ class ArcBody(nn.ModuleDict):
         nodes = graph.get("modules")
         if not isinstance(nodes, Mapping) or not nodes:
             raise _refuse("graph.modules", "expected a mapping of modules to what they read")
-        self._inputs = _names_read(graph.get("input", "x"), "graph.input")
+        self.inputs = _names_read(graph.get("input", "x"), "graph.input")
         self._nodes = dict(nodes)
         self._output = graph.get("output") or list(self._nodes)[-1]
-        known = set(self._inputs)
+        known = set(self.inputs)
         for node, reads in self._nodes.items():
             path = f"graph.modules.{node}"
             if node.split("~")[0] not in modules:
@@ -84,10 +103,17 @@ class ArcBody(nn.ModuleDict):
             names = ", ".join(sorted(missing))
             raise _refuse("graph.output", f"names {names}, which nothing makes")
 
+    def check_inputs(self, parts: Mapping[str, Shape]) -> None:
+        """Refuse a graph that reads other parts than these."""
+        if set(self.inputs) - set(parts):
+            kinds = ", ".join(f"{name} {list(shape)}" for name, shape in parts.items())
+            fault = f"found {self.inputs}; expected the parts of the observation: {kinds}"
+            raise _refuse("graph.input", fault)
+
     def forward(self, *inputs: Tensor) -> Any:
-        if len(inputs) != len(self._inputs):
-            raise ValueError(f"the graph has inputs {self._inputs} and was given {len(inputs)}")
-        values: dict[str, Any] = dict(zip(self._inputs, inputs, strict=True))
+        if len(inputs) != len(self.inputs):
+            raise ValueError(f"the graph has inputs {self.inputs} and was given {len(inputs)}")
+        values: dict[str, Any] = dict(zip(self.inputs, inputs, strict=True))
         for node, reads in self._nodes.items():
             module = self[node.split("~")[0]]
             if isinstance(reads, Mapping):

@@ -6,8 +6,8 @@ That is how they are made, their output heads, activations by name, and initial 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +16,18 @@ from slm_lab.spec import DuelingMLPNetSpec, MLPNetSpec, NetSpec, Problem, SpecEr
 from slm_lab.spec.net import NETS
 
 Shape = tuple[int, ...]
+Item = TypeVar("Item")
+Inputs: TypeAlias = Item | Mapping[str, Item]
+"""What there is for a whole observation, or for each of its parts by name."""
 
 
 def make_net(
-    spec: NetSpec, obs_shape: Shape, out_dims: Shape, log_std_dim: int | None = None
+    spec: NetSpec, obs_shape: Inputs[Shape], out_dims: Shape, log_std_dim: int | None = None
 ) -> nn.Module:
-    """Build the network that a NetSpec describes, with one head per entry of `out_dims`."""
+    """Build the network that a NetSpec describes, with one head per entry of `out_dims`.
+
+    A net that reads the parts of an observation by name is given their shapes by name.
+    """
     net: nn.Module = spec.record_in(NETS).load()(spec, obs_shape, out_dims, log_std_dim)
     return net
 
@@ -37,7 +43,11 @@ class HeadedNet(nn.Module):
     head_names: tuple[str, ...] = ("tails",)
 
     def __init__(
-        self, spec: NetSpec, obs_shape: Shape, out_dims: Shape, log_std_dim: int | None = None
+        self,
+        spec: NetSpec,
+        obs_shape: Inputs[Shape],
+        out_dims: Shape,
+        log_std_dim: int | None = None,
     ) -> None:
         super().__init__()
         width = self.make_body(spec, obs_shape)
@@ -46,14 +56,14 @@ class HeadedNet(nn.Module):
         if log_std_dim is not None:
             self.log_std = nn.Parameter(torch.full((log_std_dim,), float(spec.log_std_init or 0.0)))
 
-    def make_body(self, spec: Any, obs_shape: Shape) -> int:
+    def make_body(self, spec: Any, obs_shape: Any) -> int:
         raise NotImplementedError
 
-    def features(self, obs: Tensor) -> Tensor:
+    def features(self, obs: Any) -> Tensor:
         raise NotImplementedError
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, ...]:
-        """obs [N, *obs_shape] -> one [N, out_dim] per head."""
+    def forward(self, obs: Inputs[Tensor]) -> tuple[Tensor, ...]:
+        """obs [N, *obs_shape], or its parts by name -> one [N, out_dim] per head."""
         features = self.features(obs)
         outputs = self.heads(features)
         if hasattr(self, "log_std"):

@@ -13,8 +13,9 @@ learning step. Parameters keep the names and layout of `nn.GRU`, `nn.LSTM` and `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from slm_lab.agent.net.mlp import HeadedNet, Shape, linear_layers
+from slm_lab.agent.net.rows import RowNet, inner_net
 from slm_lab.spec import Problem, RecurrentNetSpec, SpecError
 from slm_lab.types import Spaces, Transition
 
@@ -211,7 +213,7 @@ CELLS: dict[str, tuple[Callable[..., nn.RNNBase], Cell, int]] = {
 class Recurrence:
     """The recurrent nets of an algorithm, as one step from memory to memory."""
 
-    def __init__(self, nets: list[RecurrentNet]) -> None:
+    def __init__(self, nets: Sequence[RecurrentNet | RowNet]) -> None:
         self._nets = nets
         self.memory_size = sum(net.memory_size for net in nets)
 
@@ -226,7 +228,7 @@ class Recurrence:
 
 def recurrence_of(nets: Mapping[str, nn.Module]) -> Recurrence | None:
     """Recurrence of an algorithm's nets, in the order of their parts in a row's memory."""
-    recurrent = [n for n in nets.values() if isinstance(n, RecurrentNet)]
+    recurrent: list[Any] = [n for n in nets.values() if isinstance(inner_net(n), RecurrentNet)]
     return Recurrence(recurrent) if recurrent else None
 
 

@@ -96,6 +96,7 @@ RECORDS = (
         critic="keys",
         privileged_critic=True,
         columns=("entropy_coef",),
+        action_masks=True,
         defaults=base.Defaults({"name": "OnPolicyBatchReplay"}, A2C_NET),
     ),
 )

@@ -161,6 +161,7 @@ class AlgorithmInfo(Record[AlgorithmSpec]):
     target_net: bool = False
     recurrent: bool = True  # learns from sequences
     privileged_critic: bool = False
+    action_masks: bool = False  # keeps to the actions that a mask allows
     columns: tuple[str, ...] = ()  # of the session's CSV, after those that every algorithm has
     seconds_saved: float = 1.5e-3  # by compiling, per gradient step on vectors, on one core
     defaults: Defaults = field(default_factory=lambda: Defaults({}, {}))
@@ -196,7 +197,10 @@ class ScheduleSpec(Block):
         cls, data: Any, check: ModelWrapValidatorHandler[ScheduleSpec]
     ) -> ScheduleSpec:
         if isinstance(data, Mapping) and is_own(data.get("name")):
-            return cls.model_construct(None, **data)
+            own = cls.model_construct(None, **data)
+            for key in cls.model_fields.keys() - data.keys():
+                own.__dict__.pop(key, None)  # a default of ours is no argument of the user's class
+            return own
         return check(data)
 
     @model_validator(mode="before")

@@ -54,6 +54,7 @@ RECORDS = (
         recurrent=False,
         columns=("alpha",),
         seconds_saved=8e-3,
+        action_masks=True,
         defaults=base.Defaults(
             replay(256, 1_000_000),
             base.mlp([256, 256], "relu", 1e-3, optim_spec=_ADAM),

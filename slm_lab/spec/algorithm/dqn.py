@@ -83,6 +83,7 @@ def _info(name: str, label: str, style: base.Style, order: int, **keys: Any) -> 
         memories=frozenset({"replay"}),
         actions=frozenset({"discrete"}),
         columns=("explore_var",),
+        action_masks=True,
         defaults=base.Defaults(replay(64, 100_000), Q_NET, target=target),
         **keys,
     )

@@ -92,6 +92,7 @@ RECORDS = (
         critic="keys",
         privileged_critic=True,
         columns=PPO_COLUMNS,
+        action_masks=True,
         defaults=base.Defaults({"name": "OnPolicyBatchReplay"}, PPO_NET),
     ),
 )

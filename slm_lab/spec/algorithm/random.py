@@ -22,6 +22,7 @@ RECORDS = (
         order=1000,
         memories=frozenset({"rollout", "episodes", "replay"}),
         learns=False,
+        action_masks=True,
         defaults=base.Defaults(
             {"name": "OnPolicyBatchReplay"}, {"type": "MLPNet", "hid_layers": []}
         ),

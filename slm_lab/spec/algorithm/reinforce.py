@@ -26,6 +26,7 @@ RECORDS = (
         order=10,
         memories=frozenset({"rollout", "episodes"}),
         columns=("entropy_coef", "entropy"),
+        action_masks=True,
         defaults=base.Defaults({"name": "OnPolicyReplay"}, base.mlp([64], "relu", 2e-3)),
     ),
 )

@@ -29,6 +29,7 @@ RECORDS = (
         memories=frozenset({"rollout", "episodes"}),
         actions=frozenset({"discrete"}),
         columns=("explore_var",),
+        action_masks=True,
         defaults=base.Defaults({"name": "OnPolicyBatchReplay"}, Q_NET),
     ),
 )

@@ -31,6 +31,7 @@ def _record(net: base.Tree, **keys: Any) -> base.AlgorithmInfo:
         implementation="slm_lab.agent.algorithm.sil:SelfImitation",
         critic="keys",
         imitates=True,
+        action_masks=True,
         defaults=base.Defaults(memory, net),
         **keys,
     )

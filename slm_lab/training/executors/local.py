@@ -34,7 +34,7 @@ from loguru import logger
 from slm_lab.error import LabError
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.lock import locked
-from slm_lab.runs.resume import is_finished
+from slm_lab.runs.resume import earlier_specs, is_finished
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.training.console import Progress, TrialDisplay, session_log, setup_logging
 from slm_lab.training.options import RunOptions
@@ -63,11 +63,13 @@ class SessionEnd:
     error: str | None = None
     bad_input: Exception | None = None
     stopped_early: bool = False
+    stop_reason: str = ""  # of a callback that ended it; it counts as finished
 
     def describe(self) -> str:
         if self.error is not None:
             return f"Session {self.session} failed: {self.error.splitlines()[-1]}"
-        return f"Session {self.session} {'stopped early' if self.stopped_early else 'done'}"
+        how = "stopped early" if self.stopped_early else "done"
+        return f"Session {self.session} {how}{': ' if self.stop_reason else ''}{self.stop_reason}"
 
 
 class StopRequest:
@@ -104,7 +106,8 @@ def run_session(
     try:
         with locked(lock, name, folder=job.layout.predir, patience=ORPHAN_PATIENCE_SECONDS):
             # Checked under the lock: its previous holder may have finished the session.
-            if job.options.resume and is_finished(job.layout, job.trial, session):
+            earlier = earlier_specs(job.spec)
+            if job.options.resume and is_finished(job.layout, job.trial, session, earlier):
                 return SessionEnd(session)
             cores = job.options.cores or max(1, available_cores() // concurrency(job.spec))
             try:
@@ -113,7 +116,8 @@ def run_session(
                 unit = Session(*parts, report=report, should_stop=should_stop, shared=job.shared)
             except (SpecError, EnvError) as error:
                 return SessionEnd(session, str(error), bad_input=error)
-            return SessionEnd(session, stopped_early=not unit.run())
+            is_done = unit.run()
+            return SessionEnd(session, stopped_early=not is_done, stop_reason=unit.stop_reason)
     except LabError as error:
         text = f"{type(error).__name__}: {error}"
         logger.error(f"Session {session} failed. {text}")
@@ -369,4 +373,14 @@ def worker_spec(spec: Spec) -> Spec:
     counts the frames of all."""
     whole = spec.to_dict()["agent"]["algorithm"]  # with schedules that are a default's
     part = -(-spec.env.max_frame // spec.meta.max_session)
-    return spec.with_values({"env.max_frame": part, "agent.algorithm": whole})
+    values = {"env.max_frame": part, "agent.algorithm": whole}
+    if (frames := getattr(spec.agent.memory, "anneal_frames", None)) is not None:
+        # The replay alone counts a worker's own frames.
+        values["agent.memory.anneal_frames"] = -(-frames // spec.meta.max_session)
+    return spec.with_values(values)
+
+
+def session_spec(spec: Spec) -> Spec:
+    """The spec that each session of a trial has."""
+    is_shared = spec.meta.distributed and spec.meta.max_session > 1
+    return worker_spec(spec) if is_shared else spec

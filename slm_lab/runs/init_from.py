@@ -1,0 +1,96 @@
+"""Fine-tuning: which agent of another run a session begins with.
+
+Names are read off the files of that run, and its spec is not read at all: none of its code runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slm_lab.runs.files import open_for_reading
+from slm_lab.runs.find import best_of, best_trial, find_folder_of, saved_sessions
+from slm_lab.runs.layout import RunLayout
+from slm_lab.spec import Problem, Spec, SpecError
+from slm_lab.spec.run_folder import RunFolderError, listed, spec_files
+from slm_lab.spec.schema import InitFrom
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAgent:
+    """A saved agent of another run."""
+
+    layout: RunLayout
+    trial: int
+    session: int
+    checkpoint: str  # "best", or empty for the last
+
+    @property
+    def name(self) -> str:
+        kind = self.checkpoint or "last"
+        return f"{self.layout.session_name(self.trial, self.session)} ({kind} agent)"
+
+    def files(self) -> Mapping[str, Path]:
+        """Its state dicts by the name of the net, target net or statistics."""
+        place = self.trial, self.session
+        sample = self.layout.model_path(*place, "NET", "model", checkpoint=self.checkpoint).name
+        start, _, end = sample.partition("NET")
+        paths = listed(self.layout.predir / "model")
+        found = {p.name: p for p in paths if p.name.startswith(start) and p.name.endswith(end)}
+        named = {name[len(start) : -len(end)]: path for name, path in found.items()}
+        # Without a mark the names of all other agents begin the same way.
+        return {name: path for name, path in named.items() if not name.startswith("ckpt-")}
+
+    def sha256(self) -> str:
+        """One fingerprint of all its files."""
+        digest = hashlib.sha256()
+        for name, path in sorted(self.files().items()):
+            with open_for_reading(self.layout.predir, path) as file:
+                digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}".encode())
+        return digest.hexdigest()
+
+
+def source_agent(source: InitFrom, session: int) -> SourceAgent:
+    """The agent that a session begins with: of the best trial, that of its own number or the best.
+    RunFolderError if there is none."""
+    folder = Path(source.folder)
+    layout = RunLayout(folder, spec_files(folder)[0])
+    trial, checkpoint = best_trial(layout), "best" if source.agent == "best" else ""
+    sessions = saved_sessions(layout, trial, checkpoint)
+    if not sessions:
+        raise RunFolderError(
+            f"meta.init_from: {folder / 'model'} holds no {source.agent} agent of trial {trial}. "
+            "Give the folder of a run that has saved one."
+        )
+    if source.session == "best" or session not in sessions:
+        session = best_of(layout, trial, sessions)
+    return SourceAgent(layout, trial, session, checkpoint)
+
+
+def with_source(spec: Spec, data_dir: Path) -> Spec:
+    """Replace `latest` or a name in `meta.init_from` by the folder that it means now."""
+    source = spec.meta.init_from
+    if source is None:
+        return spec
+    try:
+        folder = find_folder_of(source.folder, data_dir)
+        source_agent(source.model_copy(update={"folder": str(folder)}), 0)
+    except RunFolderError as error:
+        raise SpecError([Problem("meta.init_from", str(error))], spec.name) from None
+    return spec.with_values({"meta.init_from": {**dict(source), "folder": folder.as_posix()}})
+
+
+def describe_source(spec: Spec) -> dict[str, Any] | None:
+    """The agents that the sessions of a run begin with, for its provenance."""
+    source = spec.meta.init_from
+    if source is None:
+        return None
+    try:
+        agents = {s: source_agent(source, s) for s in range(spec.meta.max_session)}
+        taken = {str(s): {"agent": a.name, "sha256": a.sha256()} for s, a in agents.items()}
+    except RunFolderError:  # gone since the run began, which a resume does not mind
+        taken = {}
+    return {"folder": source.folder, "sessions": taken}
