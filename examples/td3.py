@@ -105,8 +105,12 @@ class TD3(SavedInParts):
         state |= {target: state[online].clone() for target, online in self._targets.items()}
         state["td_error"] = torch.zeros(self._batch_size, device=setup.device)
         # Two graphs over one state: most updates move the critics alone.
-        self.learner = Learner(state, self._full_step, compile=setup.compile)
-        self._critic_learner = Learner(state, self._critic_step, compile=setup.compile)
+        self.learner = Learner(
+            state, self._full_step, compile=setup.compile, eager_steps=setup.eager_steps
+        )
+        self._critic_learner = Learner(
+            state, self._critic_step, compile=setup.compile, eager_steps=setup.eager_steps
+        )
         self._row_loss = make_loss(net.loss_spec, reduction="none")
         self._target_update = TargetUpdate(net, env_steps_per_gradient_step=1.0)
         frames = max(self._spec.training_frequency, setup.num_envs)

@@ -142,10 +142,12 @@ def start_up() -> str:
         "help": "`slm-lab --help`",
         "spec_error": "a spec error, reported",
         "dev_run": "a dev run of 2,000 frames of PPO CartPole",
+        "first_learned": "first learned frame of PPO CartPole, nothing cached",
+        "first_learned_on": "the same with `--compile on`",
         "trial_cold": "4 sessions of PPO CartPole, 200,000 frames each, empty compile cache",
         "trial_warm": "the same again, warm cache",
     }
-    rows = [f"| {text} | {seconds[key]:.2f} |" for key, text in what.items()]
+    rows = [f"| {text} | {seconds[key]:.2f} |" for key, text in what.items() if key in seconds]
     return "\n".join(["| command | seconds |", "|---|---|", *rows])
 
 

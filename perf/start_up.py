@@ -3,11 +3,15 @@
     python perf/start_up.py
 
 Every command is a process of its own, started as from a shell, three times (the trial: once with an
-empty compile cache, once with a warm one). Writes results/start_up.json.
+empty compile cache, once with a warm one). `first_learned` is the time from the command to the
+first row of the curve after a gradient step with nothing cached: no graphs, no kernels, and none of
+the precompiled headers that torch keeps in the folder for temporary files. `first_learned_on` is
+the same with `meta.compile=on`, which compiles before the first step. Writes results/start_up.json.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import platform
@@ -36,6 +40,38 @@ def seconds(command: list[str], folder: Path, *, expected: int = 0, cache: Path)
     return took
 
 
+def until_learned(folder: Path, *more: str) -> float:
+    """Seconds from a command with nothing cached to the first row of its curve with a loss."""
+    (folder / "tmp").mkdir(parents=True)
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
+    sets = ["meta.max_session=1", "meta.log_frequency=1024", *more]
+    command = [*PPO, "train", *(part for each in sets for part in ("-s", each))]
+    start = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=os.environ | caches,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while process.poll() is None:
+            time.sleep(0.02)
+            if has_learned(folder):
+                return time.perf_counter() - start
+    finally:
+        process.terminate()
+        process.wait()
+    sys.exit(f"{' '.join(command)} ended before it learned")
+
+
+def has_learned(folder: Path) -> bool:
+    for path in folder.glob("data/*/info/*_session_df_train.csv"):
+        with path.open(newline="") as lines:
+            return any(row.get("loss") for row in csv.DictReader(lines))
+    return False
+
+
 def main() -> None:
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:
@@ -49,6 +85,10 @@ def main() -> None:
         found["help"] = middle([CLI, "--help"])
         found["spec_error"] = middle([*PPO, "train", "-s", "agent.algorithm.gama=1"], expected=2)
         found["dev_run"] = middle([*PPO, "dev", "-s", "env.max_frame=2000"])
+        for kind, sets in (("first_learned", []), ("first_learned_on", ["meta.compile=on"])):
+            found[kind] = statistics.median(
+                until_learned(folder / f"{kind}_{i}", *sets) for i in range(3)
+            )
         found["trial_cold"] = seconds([*PPO, "train"], folder, cache=folder / "cold")
         found["trial_warm"] = seconds([*PPO, "train"], folder, cache=folder / "cold")
     for key, value in found.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,6 +33,9 @@ from slm_lab.spec import EnvSpec, Problem, Spec, SpecError, batches_per_call, tr
 from slm_lab.spec.algorithm.base import Pace
 from slm_lab.spec.trust import check_modules
 from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
+
+EAGER_SECONDS = 1.0
+"""What a run gives away by eager first steps, so that it learns before its code is compiled."""
 
 
 class Algorithm(Protocol):
@@ -305,6 +309,7 @@ def _make_setup(
         spec.meta.compile, seconds_saved=35e-6 * acts, seconds_spent=1.5
     )
     device = resolve_device(spec.agent.net.gpu, device_index)
+    starts_eagerly = spec.meta.compile == "auto" and device.type == "cpu"
     return Setup(
         spaces=spaces,
         num_envs=spec.env.num_envs,
@@ -312,6 +317,7 @@ def _make_setup(
         device=device,
         compile=spec.meta.compile_mode if compiles else None,
         compile_act=spec.meta.compile_mode if compiles_act else None,
+        eager_steps=math.ceil(EAGER_SECONDS / saved) if starts_eagerly else 0,
         threads=spec.meta.threads or 1,
         distributed=bool(spec.meta.distributed),
         precision=resolve_precision(spec, device) if learns else FLOAT32,

@@ -63,7 +63,10 @@ class ActorCritic(SavedInParts):
         self.learner = on_policy_learner(nets, state, self.loss, setup)
         # Extra steps move the critic alone (or a shared net), over the same state.
         self._critic_learner = Learner(
-            state, gradient_update(nets[-1:], self.critic_loss), compile=setup.compile
+            state,
+            gradient_update(nets[-1:], self.critic_loss),
+            compile=setup.compile,
+            eager_steps=setup.eager_steps,
         )
         self._value_entries = nets[-1].own_entries(state)
         fixed = len(self._value_entries) + 2  # and the units of the head

@@ -49,6 +49,7 @@ class Setup:
     device: torch.device
     compile: CompileMode | None  # of the learning step; None runs it eagerly
     compile_act: CompileMode | None
+    eager_steps: int = 0  # gradient steps before the compiled ones
     threads: int = 1  # of this session
     distributed: bool = False  # whether other workers move the same nets
     precision: Precision = FLOAT32
@@ -107,7 +108,7 @@ def on_policy_learner(
     if setup.distributed:
         state |= acting_weights(net_states, state)
     update = gradient_update(net_states, loss, at_acting_weights=setup.distributed)
-    return Learner(state, update, compile=setup.compile)
+    return Learner(state, update, compile=setup.compile, eager_steps=setup.eager_steps)
 
 
 def resolve_device(gpu: bool | None, index: int = 0) -> torch.device:

@@ -55,7 +55,9 @@ class DQN(SavedInParts):
             net, env_steps_per_gradient_step=env_steps / gradient_steps
         )
         self._latest_steps = 0  # gradient steps of the latest update
-        self.learner = Learner(state, self._step, compile=setup.compile)
+        self.learner = Learner(
+            state, self._step, compile=setup.compile, eager_steps=setup.eager_steps
+        )
         self._rates = LearningRates({"net": net}, max(own.training_frequency, setup.num_envs))
         self._exploration = QExploration(own, setup)
         self.act = Actor(self._q, self._exploration, state, setup)

@@ -261,10 +261,13 @@ class PPO(SavedInParts):
         if is_one or target_kl is not None:
             update = self._tracking_range(gradient_update(nets, self.loss))
             update = update if target_kl is None else unless_too_far(update, target_kl)
-            return Learner(state, update, compile=setup.compile)
+            return Learner(state, update, compile=setup.compile, eager_steps=setup.eager_steps)
         policy_update = self._tracking_range(gradient_update(nets[:1], self.policy_loss))
         updates = policy_update, gradient_update(nets[1:], self.value_loss)
-        learners = [Learner(state, update, compile=setup.compile) for update in updates]
+        learners = [
+            Learner(state, update, compile=setup.compile, eager_steps=setup.eager_steps)
+            for update in updates
+        ]
         return ParallelLearners(learners, setup.threads)
 
     def _tracking_range(self, policy_update: Update) -> Update:

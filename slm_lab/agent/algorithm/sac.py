@@ -104,8 +104,12 @@ class SoftActorCritic(SavedInParts):
         self._target_update = TargetUpdate(critic, env_steps_per_gradient_step=1.0)
         self._row_loss = make_loss(critic.loss_spec, reduction="none")
         # Two graphs over one state: with a policy delay most updates move the critics alone.
-        self.learner = Learner(state, self._full_step, compile=setup.compile)
-        self._critic_learner = Learner(state, self._critic_step, compile=setup.compile)
+        self.learner = Learner(
+            state, self._full_step, compile=setup.compile, eager_steps=setup.eager_steps
+        )
+        self._critic_learner = Learner(
+            state, self._critic_step, compile=setup.compile, eager_steps=setup.eager_steps
+        )
         self._per_call = own.training_iter or min(setup.num_envs, own.training_frequency)
         frames = max(own.training_frequency, setup.num_envs)
         self._rates = LearningRates({t.name: t.spec for t in nets}, frames)

@@ -5,12 +5,17 @@ the backward pass is just more operators), and inductor makes C++ of it. Going b
 `torch.compile` saves the guards it evaluates at every call, a third of a small PPO step, and traces
 code that it cannot. What is left of them: native code gets inputs laid out as it was made for, and
 all others run eagerly. Its first call is compared with the eager function.
+
+A compiler takes about ten seconds, in which a learner can go on eagerly (`Beside`).
 """
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import shutil
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -44,9 +49,10 @@ class Compiled:
         self._layout: Layout | None = None  # of what the native code was made for
         self._mode = mode
         self._pending = mode is not None and has_cpp_compiler()
+        self._beside: Beside | None = None
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
-        if self._pending:
+        if self._pending and (self._beside is None or self._beside.fits(inputs)):
             self._compile(inputs)
         if self._layout is not None and self._layout.fits(inputs[self._fixed :]):
             return self._native(*inputs)
@@ -57,10 +63,26 @@ class Compiled:
         """Whether calls run natively, or will from the first one on."""
         return self._pending or self._layout is not None
 
+    @property
+    def is_native(self) -> bool:
+        """Whether calls run natively already."""
+        return self._layout is not None
+
+    def compile_beside(self, *inputs: Tensor) -> None:
+        """Compile on a thread for calls like this one; the next call waits until that is done.
+
+        The function is traced here: tracing puts other tensors into the modules it calls.
+        """
+        if self._pending and self._beside is None:
+            self._beside = Beside(self._function, inputs, self._mode or "default", self._fixed)
+
     def _compile(self, inputs: tuple[Tensor, ...]) -> None:
         self._pending = False
         try:
-            native = compile_graph(self._function, inputs, self._mode or "default")
+            if self._beside is not None:
+                native = self._beside.native()
+            else:
+                native = compile_graph(self._function, inputs, self._mode or "default")
             check_first_call(native, self._function, inputs)
             self._layout = Layout(inputs[self._fixed :])
         except Exception as error:  # inductor raises its own, torch's and the compiler's errors
@@ -100,25 +122,115 @@ def _warn(problem: str) -> None:
     )
 
 
+_ONE_AT_A_TIME = threading.Lock()
+"""Tracing and inductor are not made for several threads."""
+_THREAD_NAME = "slm-lab compiler"
+
+
+class Beside:
+    """Native code of a function, in the making on a thread of its own."""
+
+    def __init__(
+        self, function: TensorFunction, inputs: Sequence[Tensor], mode: CompileMode, fixed: int
+    ) -> None:
+        self._fixed, self._layout = fixed, Layout(inputs[fixed:])
+        self._native: TensorFunction | None = None
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+        try:
+            graph = trace(function, inputs)
+        except Exception as error:
+            self._error = error
+            return
+        # Told now: learners side by side change the number meanwhile.
+        arguments = graph, [_like(x) for x in inputs], mode, torch.get_num_threads()
+        self._thread = threading.Thread(
+            target=self._lower, args=arguments, name=_THREAD_NAME, daemon=True
+        )
+        self._thread.start()
+
+    def fits(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether the code will be for inputs of this layout."""
+        return self._layout.fits(inputs[self._fixed :])
+
+    def native(self) -> TensorFunction:
+        """Wait for the native code; raises what the compiler raised."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._native is None:
+            raise self._error or RuntimeError("the compiler thread ended without code")
+        return self._native
+
+    def _lower(
+        self,
+        graph: torch.fx.GraphModule,
+        inputs: Sequence[Tensor],
+        mode: CompileMode,
+        threads: int,
+    ) -> None:
+        try:
+            self._native = lower(graph, inputs, mode, threads)
+        except SystemExit:  # of end_compilers
+            pass
+        except Exception as error:
+            self._error = error
+
+
+@atexit.register
+def end_compilers() -> None:
+    """End compiler threads with the process, which may have been stopped early.
+
+    They end at their next line of Python, and so wait for a running g++, some seconds at most: one
+    that is killed may leave half a library in the cache. A thread that is merely left behind can
+    abort the process.
+    """
+    threads = [thread for thread in threading.enumerate() if thread.name == _THREAD_NAME]
+    for thread in threads:
+        ident, end = ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, end)
+    for thread in threads:
+        thread.join()
+
+
+def _like(x: Tensor) -> Tensor:
+    """An uninitialised tensor of this layout, which nobody changes meanwhile."""
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
+
+
 def compile_graph(
     function: TensorFunction, inputs: Sequence[Tensor], mode: CompileMode = "default"
 ) -> TensorFunction:
+    return lower(trace(function, inputs), inputs, mode)
+
+
+def trace(function: TensorFunction, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
+    """Trace a function into a graph of aten operators."""
     # Warnings of torch's compiler are none of the user's, and must not stop a run under `-W error`.
-    with warnings.catch_warnings(action="ignore"), torch.no_grad():
+    with _ONE_AT_A_TIME, warnings.catch_warnings(action="ignore"), torch.no_grad():
+        # Imported here: an eager run need not pay for it.
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        return make_fx(function, decomposition_table=_FASTER, tracing_mode="fake")(*inputs)
+
+
+def lower(
+    graph: torch.fx.GraphModule, inputs: Sequence[Tensor], mode: CompileMode, threads: int = -1
+) -> TensorFunction:
+    """Make native code of a graph, for this number of threads or the present one."""
+    with _ONE_AT_A_TIME, warnings.catch_warnings(action="ignore"), torch.no_grad():
         # Imported here: inductor costs a second that an eager run need not pay.
         from torch._inductor import list_mode_options
         from torch._inductor.compile_fx import compile_fx
-        from torch.fx.experimental.proxy_tensor import make_fx
 
         on_cpu = all(x.device.type == "cpu" for x in inputs)
         options: dict[str, Any] = {
             **list_mode_options(mode),
             "cpp_wrapper": on_cpu,
+            "cpp.threads": threads,
             # The vector instructions that the CPU reports can be compiled for: do not spend six
             # seconds of a first run on trying it out.
             "cpp.vec_isa_ok": True,
         }
-        graph = make_fx(function, decomposition_table=_FASTER, tracing_mode="fake")(*inputs)
         # Layouts of convolutions are chosen on the way through autograd.
         if on_cpu and not any(node.target in _CONVOLUTIONS for node in graph.graph.nodes):
             return _compile_directly(graph, inputs, options)

@@ -210,7 +210,15 @@ def optimizer_steps(
 class Learner:
     """Owns a training state, applies an update to it in place, keeps running sums of metrics."""
 
-    def __init__(self, state: State, update: Update, *, compile: CompileMode | None) -> None:
+    def __init__(
+        self,
+        state: State,
+        update: Update,
+        *,
+        compile: CompileMode | None,
+        eager_steps: int = 0,
+    ) -> None:
+        """The first `eager_steps` gradient steps are eager; later ones are compiled meanwhile."""
         self.state = state
         self._update = update
         self._keys = list(state)
@@ -220,14 +228,26 @@ class Learner:
         self._compiled = None
         if compile is not None:
             self._compiled = Compiled(self._apply, mode=compile, fixed=1 + len(self._keys))
+        self._eager_steps = eager_steps if self._compiled is not None else 0
 
     @property
     def is_compiled(self) -> bool:
         return self._compiled is not None and self._compiled.is_compiled
 
+    @property
+    def is_native(self) -> bool:
+        """Whether steps run natively already."""
+        return self._compiled is not None and self._compiled.is_native
+
     def step(self, *batch: Tensor) -> None:
         sums = self._sums if self._sums is not None else self._metric_sums(batch)
         step = self._compiled or self._apply
+        if self._eager_steps and self._compiled is not None:
+            if self._steps_taken() < self._eager_steps:
+                self._compiled.compile_beside(sums, *self.state.values(), *batch)
+                step = self._apply
+            else:
+                self._eager_steps = 0
         step(sums, *self.state.values(), *batch)
         self._count += 1
 
@@ -267,6 +287,11 @@ class Learner:
         """The state without the weights that a worker acted with, which are its own."""
         return {k: v for k, v in self.state.items() if not k.startswith(_ACTING)}
 
+    def _steps_taken(self) -> float:
+        """Gradient steps so far, by the optimiser that has taken most; saved with the state."""
+        steps = [value for key, value in self.state.items() if key.endswith(".slot.step")]
+        return max(float(step) for step in steps)
+
     def _apply(self, sums: Tensor, *tensors: Tensor) -> tuple[Tensor]:
         state = dict(zip(self._keys, tensors[: len(self._keys)], strict=True))
         changes, metrics = self._update(state, *tensors[len(self._keys) :])
@@ -302,7 +327,6 @@ class ParallelLearners(Learner):
         self._pool = ThreadPoolExecutor(
             len(learners), "learner", torch.set_num_threads, (self._threads,)
         )
-        self._have_compiled = False
 
     @property
     def is_compiled(self) -> bool:
@@ -310,7 +334,7 @@ class ParallelLearners(Learner):
 
     def steps(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
         with _threads(self._threads):
-            if self.is_compiled and self._have_compiled:
+            if all(learner.is_native for learner in self._learners):
                 tasks = [self._pool.submit(learner.steps, batches) for learner in self._learners]
                 wait(tasks)
                 for task in tasks:
@@ -318,7 +342,6 @@ class ParallelLearners(Learner):
                 return
             for learner in self._learners:  # compilers are not made for several threads
                 learner.steps(batches)
-            self._have_compiled = True
 
     def mean_metrics(self) -> dict[str, float]:
         """Mean metrics as of one learner: losses add up, gradient norms are averaged."""

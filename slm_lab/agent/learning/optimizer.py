@@ -47,7 +47,10 @@ class Optimizer:
             p = p * (1 - lr * self.decay * mask)
         elif mask is not None:
             grad = grad + self.decay * mask * p
-        return self.rule(p, grad, slots, lr)
+        p, new = self.rule(p, grad, slots, lr)
+        if "step" not in new:  # a rule of the user's own; a learner counts by it
+            new = {"step": slots["step"] + 1} | new
+        return p, new
 
     def init(self, parameters: Tensor) -> Slots:
         device = parameters.device

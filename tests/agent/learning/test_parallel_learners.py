@@ -122,7 +122,7 @@ def test_every_learner_has_a_thread_once_its_step_is_compiled() -> None:
             super().__init__(state, lambda state, x: ({}, {"x": x}), compile=None)
             self._name = name
 
-        is_compiled = True
+        is_native = False
 
         def step(self, *batch: Tensor) -> None:
             seen.append((self._name, threading.current_thread() is threading.main_thread()))
@@ -132,6 +132,7 @@ def test_every_learner_has_a_thread_once_its_step_is_compiled() -> None:
     learners = ParallelLearners([Spy("policy"), Spy("critic")], threads=4)
     batches = [(torch.zeros(()),)] * 2
     learners.steps(batches)  # compiles, here
+    Spy.is_native = True
     assert seen == [("policy", True)] * 2 + [("critic", True)] * 2
     seen.clear()
     learners.steps(batches)
@@ -143,7 +144,7 @@ def test_an_error_of_one_learner_is_raised_when_all_are_done() -> None:
     done: list[str] = []
 
     class Spy(Learner):
-        is_compiled = True
+        is_native = False
 
         def __init__(self, name: str) -> None:
             super().__init__({}, lambda state, x: ({}, {"x": x}), compile=None)
@@ -156,6 +157,7 @@ def test_an_error_of_one_learner_is_raised_when_all_are_done() -> None:
 
     learners = ParallelLearners([Spy("policy"), Spy("critic")], threads=2)
     learners.steps([()])
+    Spy.is_native = True
     with pytest.raises(RuntimeError, match="diverged"):
         learners.steps([()])
     assert done == ["policy", "critic", "critic"]
