@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Protocol
 
-import numpy as np
-
 from slm_lab.runs.search_journal import Point
 from slm_lab.spec import Spec, split_search_key
 
@@ -128,6 +126,8 @@ class RandomSampler(PointSampler):
         self._space, self._seed = space, seed
 
     def ask(self, trial: int) -> Point:
+        import numpy as np  # here, because run-remote plans a search where there is none
+
         rng = np.random.default_rng([self._seed, trial])
         draws = [(dim, float(rng.random())) for dim in self._space]
         return {
@@ -180,6 +180,7 @@ class OptunaSampler(PointSampler):
         self._trials: dict[int, Any] = {}
 
     def ask(self, trial: int) -> Point:
+        import numpy as np
         import optuna
 
         stream = int(np.random.SeedSequence([self._seed, trial]).generate_state(1)[0])

@@ -235,6 +235,7 @@ def test_a_graph_of_other_parts_is_refused_by_key(make_spec):
 
 
 @pytest.mark.slow
+@pytest.mark.long_learning
 @pytest.mark.parametrize(
     ("algorithm", "name", "frames"),
     [("PPO", SIGNS, 20_000), ("DQN", SIGNS, 2500), ("SoftActorCritic", STEER, 1500)],

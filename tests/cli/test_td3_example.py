@@ -216,7 +216,7 @@ def test_workers_that_share_their_nets_find_it_too():
 
 
 @pytest.mark.slow
-@pytest.mark.learning
+@pytest.mark.long_learning
 def test_it_learns_pendulum_in_20000_frames():
     metrics = run(load_spec("td3.yaml", sets=["meta.random_seed=1"]), "train", QUIET)
     assert evaluate(metrics.predir, episodes=20).mean > -160
