@@ -8,7 +8,7 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 PEERS := .venv-peers
 TORCH_VENV := .venv-torch-$(TORCH)
 
-.PHONY: help demo test test-torch torture check format bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard bench-playground clean
+.PHONY: help demo test test-torch torture check format docs bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard bench-playground clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -48,6 +48,10 @@ format: $(VENV)/.installed-dev ## rewrite the files as `make check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(VENV)/.installed-dev ## build the documentation site into site/, strict about links
+	PYTHONPATH=. $(BIN)/zensical build --strict --clean
+	@echo "Open site/index.html in a browser."
+
 SIDE_BY_SIDE := $(BIN)/python -m perf.side_by_side --peer-python $(PEERS)/bin/python
 
 bench: $(VENV)/.installed-dev $(PEERS)/.installed ## every workload beside its peers and the machine's limit: an hour or two
@@ -78,7 +82,7 @@ bench-playground: $(VENV)/.installed-dev ## MuJoCo Playground: frames per second
 	$(BIN)/python perf/playground_speed.py CartpoleBalance CheetahRun --train ppo_playground
 
 clean: ## remove environments and caches; results in data/ stay
-	rm -rf $(VENV) $(PEERS) .venv-torch-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .venv-torch-* build dist site .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: a set-up step runs again only when what it installs from has changed.

@@ -11,8 +11,10 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecFrameStack, VecNormalize
 
 from perf.peak_memory import peak_mb
@@ -143,23 +145,35 @@ def make_a2c(library: str, env: VecEnv, settings: dict[str, Any], seed: int) -> 
 
 
 def make_off_policy(library: str, env: VecEnv, settings: dict[str, Any], seed: int) -> Any:
-    """Make DQN, SAC or CrossQ with `gradient_steps` minibatches after every vector step."""
-    name = {"SoftActorCritic": "SAC", "DQN": "DQN", "CrossQ": "CrossQ"}[settings["algorithm"]]
+    """Make DQN, SAC or one of their kin with `gradient_steps` minibatches after a vector step."""
+    name = {"SoftActorCritic": "SAC"}.get(settings["algorithm"], settings["algorithm"])
     if library == "sbx":
         import sbx as home
-    elif name == "CrossQ":
+    elif name in ("CrossQ", "QRDQN", "TQC"):
         import sb3_contrib as home
     else:
         import stable_baselines3 as home
     hidden = settings["hidden"]
     options: dict[str, Any] = {}
-    if name == "DQN":
+    if name in ("DQN", "QRDQN"):
         options |= {"policy_kwargs": {"net_arch": hidden}, "exploration_final_eps": 0.03}
         options |= {"tau": 0.01, "target_update_interval": 1}
     else:
         options["policy_kwargs"] = {"net_arch": {"pi": hidden, "qf": hidden}}
-    if name == "CrossQ":
+    if name == "QRDQN":
+        options["policy_kwargs"]["n_quantiles"] = settings["critic"]["num_quantiles"]
+    if name in ("CrossQ", "TD3"):
         options["policy_delay"] = settings["policy_delay"]
+    if name == "TD3":  # its noise on target actions is ours
+        mean, std = np.zeros(env.action_space.shape), np.full(env.action_space.shape, 0.1)
+        options["action_noise"] = NormalActionNoise(mean, std)
+    if name == "TQC":
+        critic = settings["critic"]
+        options["top_quantiles_to_drop_per_net"] = critic["top_quantiles_to_drop_per_net"]
+        options["policy_kwargs"] |= {
+            "n_critics": critic["num_critics"],
+            "n_quantiles": critic["num_quantiles"],
+        }
     return getattr(home, name)(
         "MlpPolicy",
         env,

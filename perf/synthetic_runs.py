@@ -17,7 +17,10 @@ from slm_lab.runs.checkpoint_manifest import MANIFEST, CheckpointManifest
 from slm_lab.runs.layout import RunLayout
 from slm_lab.training.console import format_profile
 
-COLUMNS = "total_reward,total_reward_ma,loss,fps,frame,wall_t,t,epi,opt_step,lr,clip_eps,entropy"
+COLUMNS = (
+    "total_reward,total_reward_ma,loss,fps,frame,wall_t,t,epi,opt_step,lr,clip_eps,entropy,"
+    "grad_norm,last_100_return,last_100_length"
+)
 VERSIONS = {"slm-lab": "0.1.0", "torch": "2.13.0", "numpy": "2.4.6", "python": "3.11.7"}
 
 
@@ -66,8 +69,6 @@ def write_session(
     text = "\n".join([COLUMNS, *lines]) + "\n"
     layout.session_csv(0, session, "train").write_text(text)
     is_finished = run.share >= 1.0 and not run.failure
-    if is_finished:
-        layout.session_csv(0, session, "eval").write_text(text)
     folder = layout.checkpoint_dir(0, session) / "last"
     folder.mkdir(parents=True)
     manifest = CheckpointManifest(
@@ -105,6 +106,7 @@ def session_rows(run: SyntheticRun, rng: np.random.Generator) -> np.ndarray:
         [
             *(returns, average, loss, frame / np.maximum(seconds, 1e-9), frame, seconds),
             *(frame / 4, blank, (frame / 10).round(), lr, np.full(count, 0.2), entropy),
+            *(np.abs(loss), returns, np.abs(returns)),
         ]
     )
 
@@ -153,7 +155,7 @@ def _write_metrics(layout: RunLayout, run: SyntheticRun, scores: list[float]) ->
     names = ("strength", "max_strength", "final_strength")
     for session, (score, strength) in enumerate(zip(scores, strengths, strict=True)):
         scalar = {"total_reward_ma": score, **dict.fromkeys(names, strength), "stability": 0.9}
-        path = layout.session_metrics_scalar(0, session, "eval")
+        path = layout.session_metrics_scalar(0, session, "train")
         path.write_text(json.dumps(scalar) + "\n")
     mean = float(np.mean(strengths))
     scalar = {
@@ -164,6 +166,7 @@ def _write_metrics(layout: RunLayout, run: SyntheticRun, scores: list[float]) ->
         "training_efficiency": 0.38,
         "stability": 0.9,
         "consistency": 0.93,
+        "last_100_return": float(np.mean(scores)),
     }
     for path in (layout.trial_metrics_scalar(0), layout.trial_metrics_scalar_copy(0)):
         path.write_text(json.dumps(scalar) + "\n")

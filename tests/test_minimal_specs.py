@@ -27,7 +27,10 @@ CASES: dict[str, tuple[str, str, int, float, dict[str, Any]]] = {
     "PPO-SIL": ("PPO-SIL", "CartPole-v1", 50_000, 400, {}),
     "SAC": ("SAC", "Pendulum-v1", 6_000, -300, {}),
     "CrossQ": ("CrossQ", "Pendulum-v1", 6_000, -300, {}),
+    "TD3": ("TD3", "Pendulum-v1", 6_000, -300, {}),
+    "TQC": ("TQC", "Pendulum-v1", 6_000, -300, {}),
 }
+ON_PURPOSE = ("TD3", "TQC")  # half a minute each
 
 
 def minimal(algorithm: str, env: str, frames: int, **agent: Any) -> Spec:
@@ -53,7 +56,13 @@ def train(loop: Loop, until: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.learning
-@pytest.mark.parametrize(("algorithm", "env", "frames", "goal", "agent"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    ("algorithm", "env", "frames", "goal", "agent"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.long_learning] * (name in ON_PURPOSE))
+        for name, case in CASES.items()
+    ],
+)
 def test_a_minimal_spec_learns(
     algorithm: str, env: str, frames: int, goal: float, agent: dict[str, Any]
 ) -> None:

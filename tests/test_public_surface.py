@@ -21,6 +21,7 @@ NAMES = [
     "Evaluation",
     "LabError",
     "Metrics",
+    "Result",
     "RunFolderError",
     "RunOptions",
     "RunStopped",
@@ -35,10 +36,12 @@ NAMES = [
     "VectorEnv",
     "evaluate",
     "load_agent",
+    "load_result",
     "load_spec",
     "make_agent",
     "make_env",
     "run",
+    "train",
 ]
 
 
@@ -84,11 +87,9 @@ def run_example(code: str, folder: Path) -> str:
 
 @pytest.mark.slow
 def test_the_run_example_of_the_readme_works_as_printed_from_any_folder(tmp_path):
-    code = readme_examples()[0].replace("env.max_frame=50000", "env.max_frame=2048")
-    assert "env.max_frame=2048" in code, "the example's budget, cut short here"
-    assert run_example(code, tmp_path).startswith(
-        "trial_metrics: frame:2.05e+03 | total_reward_ma:"
-    )
+    code = readme_examples()[0].replace("50_000", "2_048")
+    assert "2_048" in code, "the example's budget, cut short here"
+    assert run_example(code, tmp_path).startswith("PPO on CartPole-v1\n  score")
     (saved,) = tmp_path.glob("data/*/ppo_cartpole_spec.json")
     assert json.loads(saved.read_text())["env"]["max_frame"] == 2048
 
@@ -105,7 +106,7 @@ def test_the_loop_example_of_the_readme_trains_and_prints_a_score(tmp_path):
 @pytest.mark.slow
 def test_the_replay_example_of_the_readme_works_on_what_the_first_one_trained(tmp_path):
     train, _, replay = readme_examples()
-    run_example(train.replace("env.max_frame=50000", "env.max_frame=2048"), tmp_path)
+    run_example(train.replace("50_000", "2_048"), tmp_path)
     low, high = json.loads(
         run_example(replay, tmp_path).strip().replace("(", "[").replace(")", "]")
     )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,11 +30,14 @@ from slm_lab.agent.preprocessor import (
     make_obs_transform,
     make_reward_transform,
 )
+from slm_lab.agent.saving import save_agent
+from slm_lab.card import card, folded
 from slm_lab.spec import EnvSpec, Problem, Spec, SpecError, batches_per_call, training_start_step
 from slm_lab.spec.algorithm.base import Pace
 from slm_lab.spec.trust import check_modules
 from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
 
+MASK = "action_mask"  # the part of an observation that is one
 EAGER_SECONDS = 1.0
 """What a run gives away by eager first steps, so that it learns before its code is compiled."""
 
@@ -79,8 +83,11 @@ class Agent:
         num_envs: int,
         recurrence: Recurrence | None = None,
         precision: str = "float32",
+        spec: Spec | None = None,
+        learns: bool = True,
     ) -> None:
         self.algorithm = algorithm
+        self.spec, self.learns = spec, learns
         self.precision = precision  # of learning, in words
         self.experience = experience
         self._preprocessor = preprocessor
@@ -88,9 +95,27 @@ class Agent:
         if preprocessor.on_device and isinstance(experience, RolloutBuffer):
             self._device_rollout = experience
         self._is_discrete = not spaces.is_continuous
-        self._obs_shape = spaces.obs_shape
+        self._obs_shape, self._spaces = spaces.obs_shape, spaces
         self._recurrence = recurrence
         self._recurrent_state = self.initial_recurrent_state(num_envs)
+
+    def __repr__(self) -> str:
+        return f"<Agent {', '.join(self._facts().values())}>"
+
+    def _repr_html_(self) -> str:
+        nets = "\n\n".join(f"{name}: {net}" for name, net in self.algorithm.modules.items())
+        return card("Agent", self._facts(), folded("nets", nets))
+
+    def _facts(self) -> dict[str, str]:
+        nets, spaces = self.algorithm.modules.values(), self._spaces
+        parameters = sum(each.numel() for net in nets for each in net.parameters())
+        name = self.spec.agent.label if self.spec else type(self.algorithm).__name__
+        return {
+            "algorithm": name if self.learns else f"{name}, loaded to act",
+            "observation": f"obs {spaces.obs_shape} {spaces.obs_dtype}",
+            "action": f"{spaces.action_type} {spaces.action_sizes}",
+            "parameters": f"{parameters:,} parameters",
+        }
 
     def initial_recurrent_state(self, num_envs: int) -> RecurrentState | None:
         """Zero recurrent state for `num_envs` new episodes; None for a feed-forward agent."""
@@ -115,6 +140,48 @@ class Agent:
         x = self._preprocessor.obs(torch.from_numpy(obs) if isinstance(obs, np.ndarray) else obs)
         action = self.algorithm.act(x, frame=frame, explore=explore)
         return action.cpu().numpy() if is_array else action
+
+    def predict(
+        self,
+        obs: Any,
+        recurrent_state: RecurrentState | None = None,
+        *,
+        action_mask: Any = None,
+    ) -> np.ndarray:
+        """Action for one observation of a Gymnasium env, or actions for a batch of them.
+
+            action = agent.predict(obs)
+            obs, reward, terminated, truncated, info = env.step(action)
+
+        Both are as the env itself has them. (The envs of `load_agent` and `make_env` have rows and
+        units of the agent: `act` is for these.) The action is the most likely one. An agent with
+        env.frame_stack sees the last frames, stacked. A recurrent one needs a state,
+        `initial_recurrent_state(1)` at the start of an episode, and moves it on.
+        """
+        converter = self._spaces.converter
+        if converter is None:
+            raise ValueError("this agent was made without an env: act(rows) takes its rows")
+        if self._recurrence is not None and recurrent_state is None:
+            raise ValueError(
+                "a recurrent agent needs the state of its episode: "
+                "predict(obs, state), with state = agent.initial_recurrent_state(1) at its start"
+            )
+        if self._spaces.mask and not (isinstance(obs, Mapping) and MASK in obs):
+            obs = {**(obs if isinstance(obs, Mapping) else {"observation": obs}), MASK: action_mask}
+        rows, is_single = converter.encode(obs)
+        state, nothing = recurrent_state, np.zeros(len(rows), np.float32)
+        action = self.act(rows, explore=False, recurrent_state=state)
+        self.advance(state, Transition(rows, rows, nothing, *[nothing > 0] * 3))
+        actions = converter.decode(on_host(self.env_action(action)))
+        return actions[0] if is_single else actions
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the agent into a folder, for `load_agent(folder)`, `init_from` and `slm-lab enjoy`;
+        returns the folder. Its memory and the progress of its optimiser are left behind."""
+        if self.spec is None:
+            raise ValueError("an agent is saved with its spec, and this one was made without")
+        save_agent(self, self.spec, Path(folder))
+        return Path(folder)
 
     def advance(self, recurrent_state: RecurrentState | None, transition: Transition) -> None:
         """Move a recurrent state on by the step that its envs took; None needs nothing."""
@@ -162,13 +229,20 @@ class Agent:
         return self.experience.ready
 
     def update(self, frame: int) -> Metrics:
-        metrics = self.algorithm.update(self.experience.batch(frame), frame)
+        learned = self.algorithm.update(self.experience.batch(frame), frame)
+        metrics = self._preprocessor.in_env_units(learned)
         self.experience.learned(metrics)
         return metrics
 
     @property
     def is_compiled(self) -> bool:
         return self.algorithm.learner.is_compiled
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether the compiled learning step is still to come."""
+        learner = self.algorithm.learner
+        return learner.is_compiled and not learner.is_native
 
     def target_nets(self) -> dict[str, dict[str, Tensor]]:
         """State dicts of target nets, for algorithms that have them."""
@@ -244,6 +318,7 @@ def make_agent(
                 spec.env,
                 getattr(spec.agent.algorithm, "gamma", 0.99),
                 lanes=1 if pace.whole_episodes else spec.env.num_envs,
+                largest_return=spec.agent.algorithm.largest_return,
             )
             if learns
             else None,
@@ -264,6 +339,8 @@ def make_agent(
             num_envs=spec.env.num_envs,
             recurrence=recurrence,
             precision=setup.precision.describe(algorithm.modules.values()),
+            spec=spec,
+            learns=learns,
         )
 
 

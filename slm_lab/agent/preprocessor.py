@@ -64,6 +64,14 @@ class Preprocessor:
         """Whether observations are neither transformed nor moved."""
         return self._on_cpu and self._obs_transform is None
 
+    def in_env_units(self, metrics: Metrics) -> Metrics:
+        """Q values of a learning call as returns of the env, if rewards were scaled for it."""
+        unit = 1.0 if self._reward_transform is None else self._reward_transform.unit
+        if unit == 1.0 or "q_value" not in metrics.values:
+            return metrics
+        q_value = {"q_value": metrics.values["q_value"] * unit}
+        return replace(metrics, values={**metrics.values, **q_value})
+
     def obs(self, obs: Tensor) -> Tensor:
         if self.on_device:
             obs = obs.to(self._device)
@@ -214,7 +222,9 @@ class ObsNormalizer(RunningMoments):
 class RewardTransform:
     """Scales raw rewards, divides them by the std of the discounted return, and clips them.
 
-    Rewards are not centred: that would change their sign, and so which behaviour is good.
+    Rewards are not centred: that would change their sign, and so which behaviour is good. With
+    `largest_return` the divisor is at least what keeps all returns so far within that (SimbaV2, Lee
+    et al. 2025).
     """
 
     def __init__(
@@ -225,8 +235,11 @@ class RewardTransform:
         scale: float,
         normalize: bool,
         clip: tuple[float, float] | None,
+        largest_return: float | None = None,
     ) -> None:
         self._gamma = gamma
+        self._bound = largest_return
+        self._largest = 0.0  # return so far
         self._scale = scale
         self._clip = clip
         self._moments = RunningMoments(()) if normalize else None
@@ -236,15 +249,30 @@ class RewardTransform:
     def observe(self, reward: Tensor, ended: Tensor) -> None:
         """Update the statistics by raw rewards [T, B], in order of time."""
         if self._moments is not None:
-            self._moments.update(self._discounted(reward * self._scale, ended).reshape(-1))
+            returns = self._discounted(reward * self._scale, ended)
+            self._moments.update(returns.reshape(-1))
+            if self._bound is not None:
+                self._largest = max(self._largest, float(returns.abs().max()))
 
     def __call__(self, reward: Tensor) -> Tensor:
         """Transform raw rewards of any shape by the current statistics."""
         if self._scale != 1.0:
             reward = reward * self._scale
         if self._moments is not None:
-            reward = reward * float((self._moments.var + 1e-8).rsqrt())
+            reward = reward * self._factor(self._moments)
         return reward if self._clip is None else reward.clamp(*self._clip)
+
+    @property
+    def unit(self) -> float:
+        """What one unit of the rewards to learn from is in rewards of the env."""
+        factor = 1.0 if self._moments is None else self._factor(self._moments)
+        return 1 / (self._scale * factor)
+
+    def _factor(self, moments: RunningMoments) -> float:
+        factor = float((moments.var + 1e-8).rsqrt())
+        if self._bound is None or self._largest * factor <= self._bound:
+            return factor
+        return self._bound / self._largest
 
     def _discounted(self, reward: Tensor, ended: Tensor) -> Tensor:
         """G_t = r_t + gamma * G_{t-1}, restarting after each ending; carried over between calls."""
@@ -261,12 +289,16 @@ class RewardTransform:
 
     def state_dict(self) -> State:
         moments = {} if self._moments is None else self._moments.state_dict()
-        return moments | {"return": self._return.clone()}
+        state = moments | {"return": self._return.clone()}
+        if self._bound is not None:
+            state["largest"] = torch.tensor(self._largest, dtype=torch.float64)
+        return state
 
     def load_state_dict(self, state: State) -> None:
         if self._moments is not None:
             self._moments.load_state_dict(state)
         self._return = state["return"].clone()
+        self._largest = float(state.get("largest", 0.0))
 
 
 def make_obs_transform(
@@ -278,7 +310,9 @@ def make_obs_transform(
     return None if clip is None else lambda obs: obs.clamp(-clip, clip)
 
 
-def make_reward_transform(spec: EnvSpec, gamma: float, lanes: int) -> RewardTransform | None:
+def make_reward_transform(
+    spec: EnvSpec, gamma: float, lanes: int, largest_return: float | None = None
+) -> RewardTransform | None:
     if not spec.normalize_reward and spec.clip_reward is None and spec.reward_scale == 1.0:
         return None
     return RewardTransform(
@@ -287,4 +321,5 @@ def make_reward_transform(spec: EnvSpec, gamma: float, lanes: int) -> RewardTran
         scale=spec.reward_scale,
         normalize=spec.normalize_reward,
         clip=spec.clip_reward,
+        largest_return=largest_return,
     )

@@ -28,8 +28,10 @@ IMPROVEMENT_COLORS = "PuOr"  # two ends that every eye tells apart, white in the
 
 
 def graph_stem(title: str) -> str:
-    """Beginning of a file name for a title: `ALE/Pong-v5` is Pong-v5, `(Hard) X` is Hard_X."""
-    stem = re.sub(r"[()]", "", title.rsplit("/", 1)[-1]).strip().replace(" ", "_").lstrip(".")
+    """Beginning of a file name for a title: `ALE/Pong-v5` and `mine:Pong-v5` are Pong-v5, and
+    `(Hard) X` is Hard_X."""
+    last = re.split(r"[/\\:]", title)[-1]
+    stem = re.sub(r'[()<>"|?*\x00-\x1f]', "", last).strip().replace(" ", "_").lstrip(".")
     if not stem:
         raise RunFolderError(
             f"--title: found `{title}`; expected a name that can begin a file name"
@@ -78,14 +80,24 @@ def plot_multi_trial(
 def _lines(
     trials: Sequence[SavedTrial], legends: Sequence[str] | None, x: XAxis, smooth: bool
 ) -> list[Line]:
-    labels = list(legends) if legends else method_names(trials)
+    labels = list(legends) if legends else _distinct(method_names(trials), trials)
     order = sorted(range(len(trials)), key=lambda i: (legend_rank(trials[i].algorithm), labels[i]))
     styles = line_styles([trials[i].algorithm for i in order])
     lines = []
     for i, style in zip(order, styles, strict=True):
-        curves = [curve(table, x=x, smooth=smooth) for table in trials[i].sessions.values()]
-        lines.append(Line(labels[i], curves, style))
+        tables = trials[i].sessions.values()
+        curves = [curve(table, x=x, smooth=smooth) for table in tables]
+        raw = [curve(table, x=x) for table in tables] if smooth else ()
+        lines.append(Line(labels[i], curves, style, raw))
     return lines
+
+
+def _distinct(names: Sequence[str], trials: Sequence[SavedTrial]) -> list[str]:
+    """The names, with the run folder's where two lines would have the same."""
+    return [
+        name if names.count(name) == 1 else f"{trial.algorithm} ({trial.folder.name})"
+        for name, trial in zip(names, trials, strict=True)
+    ]
 
 
 # Statistics

@@ -64,7 +64,8 @@ def thinned(line: Rows, most: int) -> Rows:
 
 
 def x_values(table: pd.DataFrame, x: XAxis) -> np.ndarray:
-    """The x values, never falling. Seconds are frame / fps, since `wall_t` counts whole ones."""
+    """The x values, never falling. Seconds are frame / fps: in tables of the original, and of
+    earlier versions, `wall_t` counts whole ones."""
     values = table[x.column].to_numpy(dtype=np.float64)
     if x is WALL_TIME and "fps" in table:
         fps = table["fps"].to_numpy(dtype=np.float64)

@@ -34,6 +34,7 @@ from slm_lab.analysis.tables import read_session
 from slm_lab.runs.files import make_folder
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Spec
+from slm_lab.spec.algorithm import algorithm_label
 
 SCORE_LABEL = "score (total_reward_ma)"
 GRAPHS_PER_ROW = 3
@@ -44,7 +45,8 @@ Trial = Sequence[pd.DataFrame]  # one table per session
 
 def plot_experiment(paths: RunLayout, spec: Spec, table: pd.DataFrame) -> None:
     """Draw the score against each key, parallel coordinates, importance and all learning curves."""
-    axes, title = axes_of(spec), paths.name
+    algorithm = algorithm_label(spec.agent.algorithm.name, spec.agent.memory.name)
+    axes, title = axes_of(spec), f"{algorithm} on {spec.env.name} · {paths.name}"
     if table.empty:
         return
     share = importance(table, axes)

@@ -39,6 +39,7 @@ SESSION_SCALARS = (
     "sample_efficiency",
     "training_efficiency",
     "stability",
+    "last_100_return",
 )
 PER_SESSION_SERIES = (
     "mean_returns",
@@ -47,7 +48,8 @@ PER_SESSION_SERIES = (
     "training_efficiencies",
     "stabilities",
 )
-TRIAL_SCALARS = ("frame", *SESSION_SCALARS, "consistency")
+# In the order of the original SLM Lab, then what it does not have.
+TRIAL_SCALARS = ("frame", *SESSION_SCALARS[:-1], "consistency", "last_100_return")
 
 _BASELINE_PATH = Path(__file__).parents[1] / "spec" / "_random_baseline.json"
 
@@ -142,6 +144,7 @@ def session_metrics(
             "sample_efficiency": efficiency(strength, frame),
             "training_efficiency": efficiency(strength, opt_step),
             "stability": stability(strength),
+            "last_100_return": _last(table, "last_100_return"),
         }
     local = {
         "mean_returns": returns,
@@ -209,6 +212,7 @@ def trial_metrics(sessions: Sequence[Metrics]) -> Metrics:
     for name in SESSION_SCALARS:
         scalar[name] = float(np.mean([session.scalar[name] for session in sessions]))
     scalar["consistency"] = np.nan if diverged else consistency(session_strengths)
+    scalar = {name: scalar[name] for name in TRIAL_SCALARS}
     local = {
         **{name: [session.local[name] for session in sessions] for name in PER_SESSION_SERIES},
         "consistencies": consistencies(session_strengths),
@@ -256,6 +260,12 @@ def _shipped_baselines() -> Baselines:
 
 def _read_baselines(path: Path) -> Baselines:
     return read_json(path.parent, path) if path.exists() else {}
+
+
+def _last(table: pd.DataFrame | Mapping[str, Sequence[float]], name: str) -> float:
+    """The last entry of a column; NaN where a table of an earlier version lacks it."""
+    values = np.asarray(table.get(name, []), dtype=np.float64)
+    return float(values[-1]) if values.size else np.nan
 
 
 def _ratio_and_weight(strength: Series, cost: ArrayLike) -> tuple[Series, Series]:

@@ -30,11 +30,13 @@ from matplotlib.ticker import EngFormatter
 from slm_lab.analysis.curves import FRAMES, XAxis, curve, mean_and_std, return_label, thinned
 from slm_lab.analysis.style import GREY, MEAN_COLOR, PALETTE, SESSION_COLOR, LineStyle, rgba
 from slm_lab.runs.files import check_place, read_bytes, replacing, write_atomic
+from slm_lab.runs.glossary import label
 
 SIZE = (8.0, 5.0)
 DPI = 100
 # Fixed margins, because finding good ones means drawing everything twice.
 MARGINS = {"left": 0.095, "right": 0.975, "bottom": 0.11, "top": 0.92}
+TOP_WITH_SUBTITLE = 0.875
 PNG_EFFORT = 3  # of 9: a fifth faster than matplotlib's 6, for a tenth more bytes
 MARKERS_PER_LINE = 8
 TARGET_LINE: dict[str, Any] = {"color": GREY, "linestyle": (0, (4, 3))}
@@ -52,29 +54,52 @@ class Line:
     label: str
     curves: Sequence[pd.Series]
     style: LineStyle
+    raw: Sequence[pd.Series] = ()  # drawn faint behind, where `curves` are a moving average
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """Two lines above a graph, and the target drawn in it."""
+
+    title: str
+    subtitle: str = ""
+    target: float | None = None
 
 
 def plot_tables(
     tables: Sequence[pd.DataFrame],
     path: Path,
     *,
-    title: str,
+    title: str | Heading,
     y: str = "total_reward",
     x: XAxis = FRAMES,
     smooth: bool = False,
 ) -> None:
     """Draw one column of the tables of one or several sessions."""
     curves = [curve(table, y, x, smooth=smooth) for table in tables]
-    label = return_label(smooth) if y == "total_reward" else y
-    plot_curves(curves, path, title=title, y_label=label, x_label=x.label)
+    raw = [curve(table, y, x) for table in tables] if smooth else ()
+    name = return_label(smooth) if y == "total_reward" else label(y)
+    plot_curves(curves, path, title=title, y_label=name, x_label=x.label, raw=raw)
 
 
 def plot_curves(
-    curves: Sequence[pd.Series], path: Path, *, title: str, y_label: str, x_label: str = "frames"
+    curves: Sequence[pd.Series],
+    path: Path,
+    *,
+    title: str | Heading,
+    y_label: str,
+    x_label: str = "frames",
+    raw: Sequence[pd.Series] = (),
 ) -> None:
-    """Draw one curve as a line; several as thin lines under their mean and its band."""
-    figure, axes = new_graph(title, x_label, y_label)
+    """Draw one curve as a line; several as thin lines under their mean and its band.
+
+    The mean of `raw`, the curves without smoothing, stands faint behind them.
+    """
+    heading = title if isinstance(title, Heading) else Heading(title)
+    figure, axes = new_graph(heading.title, x_label, y_label, subtitle=heading.subtitle)
     mean, std = mean_and_std(curves)
+    if raw:
+        draw_raw(axes, raw, MEAN_COLOR, label="without smoothing")
     if len(curves) > 1:
         thin: dict[str, Any] = {"color": SESSION_COLOR, "linewidth": 0.7, "alpha": 0.5}
         for i, session in enumerate(curves):
@@ -82,8 +107,10 @@ def plot_curves(
             axes.plot(session.index, session, label=label, **thin)
         _band(axes, mean, std, MEAN_COLOR, 0.2, label="± 1 standard deviation")
     dot = "o" if mean.notna().sum() == 1 else ""  # a line through one point draws nothing
-    axes.plot(mean.index, mean, color=MEAN_COLOR, linewidth=2, label="mean", marker=dot)
-    if len(curves) > 1:
+    name = "mean" if len(curves) > 1 else "moving average" if raw else y_label
+    axes.plot(mean.index, mean, color=MEAN_COLOR, linewidth=2, label=name, marker=dot)
+    draw_target(axes, heading.target)
+    if len(curves) > 1 or raw or heading.target is not None:
         axes.legend(loc="best", frameon=False, fontsize=9)
     save(figure, path)
 
@@ -101,12 +128,15 @@ def plot_lines(
     """Draw several trials: the mean over the sessions of each, with a band of one std."""
     figure, axes = new_graph(title, x.label, y_label)
     for line in lines:
+        if line.raw:
+            draw_raw(axes, line.raw, line.style.color)
         mean, std = mean_and_std(line.curves)
         band = std if len(line.curves) > 1 else None
         edge = {"markeredgecolor": "white", "markeredgewidth": 0.6}
         draw_mean(axes, mean, band, line.style, label=line.label, linewidth=2, markersize=6, **edge)
-    if target is not None:
-        axes.axhline(target, linewidth=1.5, label=f"target {target:g}", **TARGET_LINE)
+    draw_target(axes, target)
+    if any(line.raw for line in lines):  # one entry for all
+        axes.plot([], [], color=GREY, linewidth=0.8, alpha=0.6, label="without smoothing")
     if legend:  # beside the graph: where many lines meet there is no room inside
         labels = axes.get_legend_handles_labels()[1]
         figure.subplots_adjust(right=1 - MARGINS["left"] - 0.011 * max(map(len, labels)))
@@ -125,20 +155,37 @@ def draw_mean(
     axes.plot(mean.index, mean, marker=style.marker, markevery=every, **look)
 
 
+def draw_raw(axes: Axes, raw: Sequence[pd.Series], color: str, *, label: str | None = None) -> None:
+    """Draw the mean of curves without smoothing, faint, and out of the axis limits' way."""
+    mean = mean_and_std(raw)[0]
+    axes.plot(mean.index, mean, color=color, linewidth=0.8, alpha=0.35, label=label)
+
+
+def draw_target(axes: Axes, target: float | None) -> None:
+    if target is not None:
+        axes.axhline(target, linewidth=1.5, label=f"target {target:g}", **TARGET_LINE)
+
+
 # Canvas, margins, files
 
 
 def new_graph(
-    title: str, x_label: str, y_label: str, size: tuple[float, float] = SIZE
+    title: str,
+    x_label: str,
+    y_label: str,
+    size: tuple[float, float] = SIZE,
+    *,
+    subtitle: str = "",
 ) -> tuple[Figure, Axes]:
     """An empty graph in the style of all graphs."""
     figure = Figure(figsize=size, dpi=DPI)
     FigureCanvasAgg(figure)
-    figure.subplots_adjust(**MARGINS)
+    figure.subplots_adjust(**MARGINS | ({"top": TOP_WITH_SUBTITLE} if subtitle else {}))
     axes = figure.add_subplot()
     dress(axes)
     # y given, because finding the place means drawing the ticks an extra time
-    axes.set_title(title, loc="left", fontsize=11, y=1.02)
+    axes.set_title(title, loc="left", fontsize=11, y=1.075 if subtitle else 1.02)
+    axes.text(0, 1.025, subtitle, transform=axes.transAxes, fontsize=9, color=GREY)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     if x_label != "return":
@@ -207,9 +254,10 @@ def returns_panel(axes: Sequence[XAxis], view: Callable[[XAxis, bool], View]) ->
     return Panel(views, {"against": [x.label for x in axes], "line": list(lines)})
 
 
-def write_page(path: Path, title: str, panels: Sequence[Panel], *, home: Path) -> None:
+def write_page(path: Path, title: str | Heading, panels: Sequence[Panel], *, home: Path) -> None:
     """Write the page; `home` is the folder that has, or gets, the plotly.js for it."""
     provide_plotly(home)
+    heading = title if isinstance(title, Heading) else Heading(title)
     script = Path(os.path.relpath(home / PLOTLY_JS, path.parent)).as_posix()
     plotly = f'<script src="{html.escape(script)}"></script>'
     content = []
@@ -222,7 +270,8 @@ def write_page(path: Path, title: str, panels: Sequence[Panel], *, home: Path) -
         content.append({"choices": choices, "views": views})
     # Inside a script element only "<" could end it; JSON may spell it as an escape.
     data = json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    values = {"TITLE": html.escape(title), "DATA": data, "PLOTLY": plotly}
+    values = {"TITLE": html.escape(heading.title), "SUBTITLE": html.escape(heading.subtitle)}
+    values |= {"DATA": data, "PLOTLY": plotly}
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     parts = template.split("%%")  # text, name, text, name, ..., text
     text = "".join(values[part] if i % 2 else part for i, part in enumerate(parts))
@@ -259,7 +308,14 @@ def plotly_js() -> Path:
 # Traces
 
 
-def curves_view(curves: Mapping[str, pd.Series], *, x_label: str, y_label: str) -> View:
+def curves_view(
+    curves: Mapping[str, pd.Series],
+    *,
+    x_label: str,
+    y_label: str,
+    raw: Sequence[pd.Series] = (),
+    target: float | None = None,
+) -> View:
     """Curves by name; with several, also their mean and a band of one standard deviation."""
     if len(curves) == 1:
         traces = [line_trace(line, name, MEAN_COLOR) for name, line in curves.items()]
@@ -272,7 +328,7 @@ def curves_view(curves: Mapping[str, pd.Series], *, x_label: str, y_label: str) 
         mean, std = mean_and_std(list(curves.values()))
         band = band_traces(mean, std, MEAN_COLOR, "± 1 std")
         traces = [*band, *traces, line_trace(mean, "mean", MEAN_COLOR, width=3)]
-    return View(traces, axis_titles(x_label, y_label))
+    return View([*_raw_traces(raw, MEAN_COLOR), *traces], _layout(x_label, y_label, target))
 
 
 def lines_view(lines: Sequence[Line], *, x: XAxis, y_label: str, target: float | None) -> View:
@@ -282,15 +338,29 @@ def lines_view(lines: Sequence[Line], *, x: XAxis, y_label: str, target: float |
         mean, std = mean_and_std(line.curves)
         if len(line.curves) > 1:
             traces += band_traces(mean, std, line.style.color)
+        traces += _raw_traces(line.raw, line.style.color)
         traces.append(line_trace(mean, line.label, line.style.color, dash=line.style.dash))
-    layout = axis_titles(x.label, y_label)
+    return View(traces, _layout(x.label, y_label, target))
+
+
+def _raw_traces(raw: Sequence[pd.Series], color: str) -> list[Trace]:
+    """The mean of curves without smoothing, faint."""
+    if not raw:
+        return []
+    hidden: Trace = {"hoverinfo": "skip", "showlegend": False, "opacity": 0.3}
+    return [line_trace(mean_and_std(raw)[0], "", color, width=1, **hidden)]
+
+
+def _layout(x_label: str, y_label: str, target: float | None) -> dict[str, Any]:
+    """Axis titles, and a dashed line at the target."""
+    layout = axis_titles(x_label, y_label)
     if target is not None:
         ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target}
         style = {"color": GREY, "dash": "dash", "width": 1.5}
         layout["shapes"] = [{"type": "line", **ends, "line": style}]
         place = {"xref": "paper", "x": 1, "y": target, "xanchor": "right", "yanchor": "bottom"}
         layout["annotations"] = [place | {"text": f"target {target:g}", "showarrow": False}]
-    return View(traces, layout)
+    return layout
 
 
 def line_trace(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from slm_lab.runs.files import MAX_TABLE_BYTES, read_json, read_spec_tree, read_
 from slm_lab.runs.layout import Mode, RunLayout
 from slm_lab.spec.algorithm import algorithm_label
 from slm_lab.spec.catalog import target_score
+from slm_lab.spec.env import GIVEN
 from slm_lab.spec.run_folder import RunFolderError, listed, spec_files
 
 CLOCK_COLUMNS = ("fps", "wall_t")
@@ -29,13 +30,21 @@ CLOCK_COLUMNS = ("fps", "wall_t")
 
 @dataclass(frozen=True, slots=True)
 class SessionResult:
+    """Tables of a session with their metrics: "train", and "eval" if episodes apart from training
+    were played."""
+
     index: int
     tables: Mapping[Mode, pd.DataFrame]
     metrics: Mapping[Mode, Metrics]
 
     @property
-    def has_own_eval(self) -> bool:
-        return not self.tables["train"].equals(self.tables["eval"])
+    def table(self) -> pd.DataFrame:
+        """The table that the session is scored by: that of its evaluations, if it has any."""
+        return self.tables.get("eval", self.tables["train"])
+
+    @property
+    def scored(self) -> Metrics:
+        return self.metrics.get("eval", self.metrics["train"])
 
 
 def read_session(path: Path, *, folder: Path | None = None) -> pd.DataFrame:
@@ -65,37 +74,33 @@ def read_sessions(paths: RunLayout, trial: int) -> list[SessionResult]:
     for session in paths.sessions(trial):
         train = read_session(paths.session_csv(trial, session, "train"), folder=paths.predir)
         path = paths.session_csv(trial, session, "eval")
-        # The eval table is written last: a session that was killed has none, and its training
-        # table stands in.
-        own_eval = read_session(path, folder=paths.predir) if path.exists() else train
-        tables: dict[Mode, pd.DataFrame] = {"train": train, "eval": own_eval}
+        tables: dict[Mode, pd.DataFrame] = {"train": train}
+        evaluations = read_session(path, folder=paths.predir) if path.exists() else train
+        if not evaluations.equals(train):  # earlier versions, and the original, write a copy
+            tables["eval"] = evaluations
         metrics = {mode: session_metrics(table, random_mean) for mode, table in tables.items()}
         results.append(SessionResult(session, tables, metrics))
     return results
 
 
 def _random_mean(predir: Path, trial: int) -> float:
-    specs = spec_files(predir)[1]
-    spec_path = specs.get(trial) or specs.get(None) or next(iter(specs.values()))
-    env = _first(read_spec_tree(predir, spec_path), "env")
-    if "name" not in env:
-        raise RunFolderError(f"{spec_path}: names no env, expected `env.name`.")
-    random_mean = random_baseline(str(env["name"]), measured_baselines(predir))
-    if random_mean is None:
+    facts = read_facts(predir, trial)
+    if not facts.env:
+        raise RunFolderError(f"{predir}: its spec names no env, expected `env.name`.")
+    if facts.random_mean is None and facts.env.startswith(GIVEN):
+        return 0.0  # an object: no command could measure it
+    if facts.random_mean is None:
         logger.warning(
-            f"env.name: no random-policy baseline is known for {env['name']}, so strength counts "
-            f"from a return of 0. Measure it with: slm-lab env baseline {env['name']}"
+            f"env.name: no random-policy baseline is known for {facts.env}, so strength counts "
+            f"from a return of 0. Measure it with: slm-lab env baseline {facts.env}"
         )
         return 0.0
-    return random_mean
-
-
-# Trials to compare
+    return facts.random_mean
 
 
 @dataclass(frozen=True, slots=True)
-class SavedTrial:
-    """A trial to compare; `sessions` are tables with at least `frame` and `total_reward`."""
+class TrialFacts:
+    """What the saved spec of a trial says of it."""
 
     folder: Path
     name: str  # of the spec
@@ -105,14 +110,10 @@ class SavedTrial:
     target: float | None
     random_mean: float | None
     seed: int | None
-    sessions: Mapping[int, pd.DataFrame]
 
 
-def read_trial(folder: Path, trial: int | None = None) -> SavedTrial:
-    """A trial of a run folder; without a number, the first that has results."""
+def read_facts(folder: Path, trial: int) -> TrialFacts:
     name, specs = spec_files(folder)
-    if trial is None:
-        trial = min(_trials_with_results(folder, name), default=0)
     spec_path = specs.get(trial) or specs.get(None)
     if spec_path is None:
         raise RunFolderError(f"{folder}: no spec of trial {trial}, expected {name}_spec.json")
@@ -121,7 +122,7 @@ def read_trial(folder: Path, trial: int | None = None) -> SavedTrial:
     algorithm, memory = _mapping(agent.get("algorithm")), _mapping(agent.get("memory"))
     env_name = str(env.get("name", ""))
     seed = _mapping(tree.get("meta")).get("random_seed")
-    return SavedTrial(
+    return TrialFacts(
         folder=folder,
         name=name,
         trial=trial,
@@ -130,8 +131,27 @@ def read_trial(folder: Path, trial: int | None = None) -> SavedTrial:
         target=target_score(env_name, env),
         random_mean=random_baseline(env_name, measured_baselines(folder)),
         seed=seed if isinstance(seed, int) else None,
-        sessions=_sessions(folder, f"{name}_t{trial}"),
     )
+
+
+# Trials to compare
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTrial(TrialFacts):
+    """A trial to compare; `sessions` are tables with at least `frame` and `total_reward`."""
+
+    sessions: Mapping[int, pd.DataFrame]
+
+
+def read_trial(folder: Path, trial: int | None = None) -> SavedTrial:
+    """A trial of a run folder; without a number, the first that has results."""
+    name, _ = spec_files(folder)
+    if trial is None:
+        trial = min(_trials_with_results(folder, name), default=0)
+    facts = read_facts(folder, trial)
+    known = {each.name: getattr(facts, each.name) for each in fields(facts)}
+    return SavedTrial(**known, sessions=_sessions(folder, f"{name}_t{trial}"))
 
 
 def _trials_with_results(folder: Path, name: str) -> set[int]:
@@ -159,7 +179,7 @@ def _sessions(folder: Path, unit: str) -> dict[int, pd.DataFrame]:
     if not sessions:
         raise RunFolderError(
             f"{folder}: no results of trial {unit.rsplit('_t', 1)[1]}, expected "
-            f"info/{unit}_s0_session_df_eval.csv or info/{unit}_trial_metrics.json with rows"
+            f"info/{unit}_s0_session_df_train.csv or info/{unit}_trial_metrics.json with rows"
         )
     return sessions
 

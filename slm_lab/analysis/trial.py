@@ -23,7 +23,8 @@ class TrialMetrics:
 
     Numbers are means over sessions. `diverged` maps a session to how it broke down; one such
     session makes the means NaN. `failed` maps a session that crashed to its error; what it measured
-    before still counts. `stopped` maps a session that a callback ended to the reason.
+    before still counts. `last_100_return` is that of training and NaN in a run of an earlier
+    version. `stopped` maps a session that a callback ended to the reason.
     """
 
     frame: float
@@ -35,6 +36,7 @@ class TrialMetrics:
     training_efficiency: float
     stability: float
     consistency: float
+    last_100_return: float
     sessions: Mapping[int, Mapping[str, float]] = field(repr=False)
     diverged: Mapping[int, str]
     failed: Mapping[int, str]
@@ -75,13 +77,13 @@ def analyze_trial(
             f"{paths.session_csv(trial, 0, 'train').name}. Did its sessions stop before the first "
             "checkpoint (`meta.log_frequency`)? See the log folder."
         )
-    reasons = {session.index: session.metrics["eval"].diverged for session in sessions}
+    reasons = {session.index: session.scored.diverged for session in sessions}
     diverged = {index: reason for index, reason in reasons.items() if reason is not None}
     for index, reason in diverged.items():
         logger.warning(f"Trial {trial} session {index} diverged: {reason}. Its metrics are NaN.")
 
     stopped = stop_reasons(paths, trial, [session.index for session in sessions])
-    statistics = trial_metrics([session.metrics["eval"] for session in sessions])
+    statistics = trial_metrics([session.scored for session in sessions])
     if write:
         # matplotlib is imported here, where something is drawn: a run starts at once without it.
         from slm_lab.analysis.trial_graphs import draw_trial
@@ -92,7 +94,7 @@ def analyze_trial(
         _write_json(paths, paths.trial_metrics_scalar_copy(trial), statistics.scalar)
     return TrialMetrics(
         **statistics.scalar,
-        sessions={session.index: session.metrics["eval"].scalar for session in sessions},
+        sessions={session.index: session.scored.scalar for session in sessions},
         diverged=diverged,
         failed=dict(failed or {}),
         predir=paths.predir,
@@ -150,6 +152,6 @@ def _format_value(key: str, value: float) -> str:
     """Format a value as `training.console` does; analysis does not import training."""
     if key == "frame":
         return f"{value:.2e}"
-    if key == "total_reward_ma":
+    if key in ("total_reward_ma", "last_100_return"):
         return f"{value:.2f}"
     return f"{value:g}" if value.is_integer() else f"{value:.4g}"

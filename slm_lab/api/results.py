@@ -75,6 +75,7 @@ def evaluate(
     from slm_lab.training.threads import set_threads
 
     run = open_run(folder, trial=trial, trust=trust, checkpoint=checkpoint)
+    best = run.kind(best=best) == "best"
     run.best_session(best=best)  # raises if nothing is saved
     set_threads(run.spec, RunOptions())
     returns, num_envs = {}, min(PARALLEL, episodes)

@@ -15,8 +15,9 @@ from loguru import logger
 
 from slm_lab.analysis.experiment import SearchMetrics
 from slm_lab.analysis.tables import read_session
-from slm_lab.analysis.trial import TrialMetrics, analyze_ended_trial, analyze_trial
+from slm_lab.analysis.trial import analyze_ended_trial, analyze_trial
 from slm_lab.api.live_graphs import live_graphs
+from slm_lab.api.result import Result
 from slm_lab.error import LabError
 from slm_lab.hub.sync import run_synced, upload_remote
 from slm_lab.runs.extend import Extension, extend
@@ -39,6 +40,7 @@ from slm_lab.spec.callback import load_callbacks
 from slm_lab.spec.schema import name_complaint
 from slm_lab.spec.trust import admit_modules
 from slm_lab.training.console import setup_run_log
+from slm_lab.training.executors.carried import only_here
 from slm_lab.training.executors.local import available_cores, session_spec
 from slm_lab.training.options import RunOptions
 from slm_lab.training.seeding import draw_seed
@@ -64,10 +66,11 @@ class RunStopped(KeyboardInterrupt):
     """
 
     def __init__(
-        self, by: signal.Signals, metrics: TrialMetrics | None, predir: Path, resume: str = ""
+        self, by: signal.Signals, metrics: Result | None, predir: Path, resume: str = ""
     ) -> None:
         self.by, self.metrics, self.predir, self.resume = by, metrics, predir, resume
-        super().__init__(f"stopped early by {by.name}. Output: {predir}")
+        go_on = f"To go on in Python: train(load_result({predir.as_posix()!r}))"
+        super().__init__(f"stopped early by {by.name}. Output: {predir}. {go_on}")
 
 
 @overload
@@ -85,15 +88,15 @@ def run(
     options: RunOptions | None = None,
     *,
     callbacks: Sequence[Callback | type[Callback]] = (),
-) -> TrialMetrics: ...
+) -> Result: ...
 def run(
     spec: Spec,
     mode: str = "train",
     options: RunOptions | None = None,
     *,
     callbacks: Sequence[Callback | type[Callback]] = (),
-) -> TrialMetrics | SearchMetrics:
-    """Train all sessions of a spec and return the metrics that are also written to its folder.
+) -> Result | SearchMetrics:
+    """Train all sessions of a spec and return the result that is also written to its folder.
 
     `dev` is the quick look: one session, more checks. `train@latest` and `train@FOLDER` continue
     an earlier run of the same spec. `search` runs many trials, see `search`. A run that is stopped
@@ -140,6 +143,8 @@ def run(
         for path in (layout.spec_path(), layout.trial_spec_path(0)):
             save_spec(spec, path, layout, 0, timestamp, options.cuda_offset)
         logger.info(f"Running trial 0 of {spec.name}, output in {layout.predir}")
+        if here := only_here(spec):
+            logger.warning(f"Only from here can this run be resumed: no module has {here}")
         return run_synced(remote, layout.predir, lambda: _train(spec, layout, options))
 
 
@@ -192,6 +197,10 @@ def _check_command(spec: Spec, options: RunOptions, *, goes_on: bool = False) ->
     if spec.meta.init_from and options.ray_address is not None and options.mode != "search":
         fix = "the nodes of a cluster do not have that folder. Train without --ray-address."
         problems.append(Problem("meta.init_from", fix))
+    apart = "a search" if options.mode == "search" else "--ray-address"
+    if (options.mode == "search" or options.ray_address is not None) and (here := only_here(spec)):
+        fix = f"exists in this process alone, and {apart} needs others. Define it in a module."
+        problems.append(Problem(here, fix))
     if problems:
         raise SpecError(problems, "the command")
     admit_modules(spec)
@@ -238,18 +247,18 @@ def _extend(more: Extension, layout: RunLayout) -> None:
 # Training and analysis
 
 
-def _resume(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
+def _resume(spec: Spec, layout: RunLayout, options: RunOptions) -> Result:
     """Train what is left of an earlier run; a finished run is only read."""
     sessions = unfinished_sessions(spec, layout, 0)
     if not sessions and layout.trial_metrics(0).exists() and not was_killed(layout, 0):
         logger.info(f"Trial 0 is finished, there is nothing to resume. Output: {layout.predir}")
-        return analyze_trial(layout, 0, write=False)
+        return Result.of(analyze_trial(layout, 0, write=False), spec, layout)
     left = f"{len(sessions)} of {spec.meta.max_session} session(s) left"
     logger.info(f"Resuming trial 0 of {spec.name} in {layout.predir}: {left}")
     return _train(spec, layout, options)
 
 
-def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> TrialMetrics:
+def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> Result:
     try:
         record, cores, folder = layout.trial_provenance(0), available_cores(), layout.predir
         precision = _precision(spec)
@@ -289,14 +298,15 @@ def _precision(spec: Spec) -> str:
     return resolve_precision(spec, resolve_device(spec.agent.net.gpu)).name
 
 
-def _analyze(spec: Spec, layout: RunLayout, options: RunOptions, end: TrialEnd) -> TrialMetrics:
+def _analyze(spec: Spec, layout: RunLayout, options: RunOptions, end: TrialEnd) -> Result:
     """Write the metrics and graphs of a trial, and log how it ended."""
     resume = resume_command(layout)
     if len(end.failed) == spec.meta.max_session and not _has_rows(layout):
         raise SessionsFailed(f"all sessions {_failure_text(end.failed)}. See {layout.log_dir()}")
     if end.stopped_by and not layout.sessions(0):
         raise RunStopped(end.stopped_by, None, layout.predir, resume)
-    metrics = analyze_ended_trial(layout, 0, log_extra=options.log_extra, failed=end.failed)
+    ended = analyze_ended_trial(layout, 0, log_extra=options.log_extra, failed=end.failed)
+    metrics = Result.of(ended, spec, layout)
     if options.log_extra:
         for session, scalars in metrics.sessions.items():
             cells = "  ".join(f"{name}: {value:.4g}" for name, value in scalars.items())

@@ -2,10 +2,14 @@
 
 | file | holds |
 |---|---|
-| phase*.yaml, sources.yaml | the manifest: specs to run, and scores to compare with |
+| phase*.yaml | the manifest: specs to run, and scores to compare with |
+| sources.yaml, documents.yaml | the documents, and what the specs that they name had |
 | manifest.py | the manifest as frozen data, checked against its specs |
-| result.py | the result of a run, small enough to commit, and its plots |
-| collect.py | run folder -> result; checks of results and run folders |
+| seeds.py | the fingerprint of a spec, and the seeds that follow from it |
+| ledger.py | every attempt at a row |
+| result.py, plots.py | the result of a row, small enough to commit, and plots |
+| collect.py | run folders -> result |
+| audit.py | checks of results, ledgers, run folders and the page |
 | state.py | status of each row: done, running, missing, failed |
 | runner.py | run the missing rows, within a budget |
 | table.py | results -> docs/BENCHMARKS.md |

@@ -1,91 +1,138 @@
-"""Collect a run folder into a result (scores, an evaluation, a thinned curve, provenance), and
-audit results, run folders and the page: one line per offence.
-
-The audit looks for the errors that tables kept by hand had: search scores taken for results,
-settings that drifted, overrides without effect, missing plots.
-"""
+"""Collect the run folders of a row's trials into its result: scores, an evaluation, the returns at
+every checkpoint, final policies, provenance."""
 
 from __future__ import annotations
 
 import math
-import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from slm_lab.analysis.curves import curve, thinned
-from slm_lab.analysis.tables import read_session
-from slm_lab.analysis.trial import TrialMetrics, analyze_trial
+from slm_lab.analysis.curves import curve
+from slm_lab.analysis.tables import read_sessions
+from slm_lab.analysis.trial import analyze_trial
 from slm_lab.api.results import evaluate
-from slm_lab.benchmark.manifest import BenchmarkManifest, Row, row_problems
+from slm_lab.benchmark.ledger import Attempt, last_entries, read_ledger, write_entry
+from slm_lab.benchmark.manifest import BenchmarkManifest, Row
 from slm_lab.benchmark.result import (
-    CURVE,
     EPISODES,
-    PLOT,
-    RESULT,
-    SPEC,
+    POLICY_BYTES,
     CollectedResult,
     Evaluated,
     Provenance,
     Result,
     ResultError,
-    read_result,
-    result_folders,
+    TrialResult,
+    session_label,
     write_result,
 )
-from slm_lab.benchmark.table import BenchmarkPage
-from slm_lab.error import LabError
+from slm_lab.benchmark.seeds import derived_seed, fingerprint
 from slm_lab.runs.files import read_json
 from slm_lab.runs.find import SavedRun, open_run
-from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.provenance import RunRecord, is_same_code, read_run_records
+from slm_lab.runs.provenance import RunRecord, read_run_records
 from slm_lab.runs.resume import spec_differences, unfinished_sessions
+from slm_lab.spec import Spec
 
 EVALUATION_SEED = 0
-CURVE_POINTS = 200
-CURVE_DIGITS = 1e-4  # the curve is kept with six digits
 
 
-def collect(folder: str | Path, manifest: BenchmarkManifest, results_dir: Path) -> Result:
-    """Evaluate the final agents of a finished run and write its result.
+def collect(
+    folders: Sequence[str | Path], manifest: BenchmarkManifest, results_dir: Path
+) -> list[Result]:
+    """Evaluate the final agents of finished runs and write the results of their rows.
 
-    A run that fits no row, is not finished or is a search is refused. The audit checks the rest,
-    such as the code version.
+    All trials of a row are given at once. A run that fits no row, is not finished or is a search is
+    refused. The audit checks the rest, such as the code version.
     """
-    run = open_run(folder, trial=0)
-    if run.layout.search_dir().exists():
-        raise ResultError(
-            f"{folder}: is a search, whose best score flatters. Train its best spec, and collect "
-            "that run."
-        )
-    row = row_of(run, manifest.rows)
+    by_row: dict[str, list[tuple[SavedRun, Row, int]]] = defaultdict(list)
+    for folder in folders:
+        run = open_run(folder, trial=0)
+        row, trial = row_of(run, manifest.rows)
+        by_row[row.id].append((run, row, trial))
+    return [_collect_row(runs, results_dir) for runs in by_row.values()]
+
+
+def _collect_row(found: list[tuple[SavedRun, Row, int]], results_dir: Path) -> Result:
+    runs = {trial: run for run, _, trial in found}
+    row = found[0][1]
+    if missing := [trial for trial in range(max(runs) + 1) if trial not in runs]:
+        seeds = ", ".join(f"{t} (seed {row.spec(t).meta.random_seed})" for t in missing)
+        raise ResultError(f"{row.id}: give the folders of its trials at once; lacks trial {seeds}.")
+    for trial, run in sorted(runs.items()):
+        _check_finished(run, row)
+        enter(row, run, trial, results_dir)
+    kept = gather([runs[trial] for trial in sorted(runs)], row, evaluates=True)
+    for name, score in kept.result.scores.items():
+        if math.isnan(score):
+            raise ResultError(f"{row.id}: session {name} has no score.")
+    write_result(kept, results_dir / row.id)
+    return kept.result
+
+
+def _check_finished(run: SavedRun, row: Row) -> None:
     if left := unfinished_sessions(run.spec, run.layout, 0):
         raise ResultError(
-            f"{folder}: session(s) {', '.join(map(str, left))} of {row.id} are not finished. "
-            "`slm-lab benchmark run` goes on with them."
+            f"{run.layout.predir}: session(s) {', '.join(map(str, left))} of {row.id} are not "
+            "finished. `slm-lab benchmark run` goes on with them."
         )
-    kept = gather(run, row)
-    bad = [session for session, score in kept.result.sessions.items() if math.isnan(score)]
-    if bad:
-        raise ResultError(f"{folder}: session(s) {', '.join(map(str, bad))} have no score.")
-    result = kept.result.model_copy(update={"evaluation": _evaluated(run)})
-    write_result(CollectedResult(result, kept.spec, kept.curve), results_dir / row.id)
-    return result
 
 
-def row_of(run: SavedRun, rows: Iterable[Row]) -> Row:
-    """Find the row whose spec, with flags and seed, is the one that ran."""
+def enter(row: Row, run: SavedRun, trial: int, results_dir: Path) -> None:
+    """Enter a finished run into the ledger, unless that has it."""
+    attempt = attempt_of(run.spec, run.layout.predir, trial)
+    last = last_entries(read_ledger(results_dir / row.id)).get(attempt.folder)
+    if last is not None and last.is_finished:
+        return
+    scores = analyze_trial(run.layout, 0, write=False).sessions
+    write_entry(
+        results_dir / row.id,
+        attempt,
+        "entered" if last is None else "finished",
+        commit=_provenance(run).git_shas[-1],
+        sessions={session: scalars["total_reward_ma"] for session, scalars in scores.items()},
+    )
+
+
+def attempt_of(spec: Spec, folder: Path, trial: int) -> Attempt:
+    """The attempt that a run folder is."""
+    return Attempt(
+        fingerprint=fingerprint(spec),
+        trial=trial,
+        seed=seed_of(spec),
+        max_session=spec.meta.max_session,
+        folder=folder.resolve().name,
+    )
+
+
+def seed_of(spec: Spec) -> int:
+    if spec.meta.random_seed is None:
+        raise ResultError(f"{spec.name}: meta.random_seed: not recorded, expected a seed.")
+    return spec.meta.random_seed
+
+
+def row_of(run: SavedRun, rows: Iterable[Row]) -> tuple[Row, int]:
+    """Find the row whose spec is the one that ran, and the trial whose seed it has.
+
+    Fewer sessions than the row asks for are allowed.
+    """
+    if run.layout.search_dir().exists():
+        raise ResultError(
+            f"{run.layout.predir}: is a search, whose best score flatters. Train its best spec, "
+            "and collect that run."
+        )
     closest: tuple[Row, Sequence[object]] | None = None
     for row in rows:
         if not run.layout.name.startswith(row.spec_name):
             continue
+        row = row.limited(run.spec.meta.max_session, None)
         spec = row.spec()
         if spec.name != run.layout.name:
             continue
-        differences = spec_differences(spec, run.spec)
-        if not differences:
-            return row
+        seed = {"meta.random_seed": run.spec.meta.random_seed}
+        if not (differences := spec_differences(spec.with_values(seed), run.spec)):
+            return row, _trial(row, run)
         if closest is None or len(differences) < len(closest[1]):
             closest = (row, differences)
     if closest is None:
@@ -94,32 +141,70 @@ def row_of(run: SavedRun, rows: Iterable[Row]) -> Row:
     raise ResultError(f"{run.layout.predir}: ran something else than {closest[0].id} says\n{told}")
 
 
-def gather(run: SavedRun, row: Row) -> CollectedResult:
-    """Read the result from the files of a run folder, without an evaluation."""
-    metrics = analyze_trial(run.layout, 0, write=False)
+def _trial(row: Row, run: SavedRun) -> int:
+    mark, seed = fingerprint(run.spec), run.spec.meta.random_seed
+    seeds = [derived_seed(mark, trial) for trial in range(row.trials)]
+    if seed not in seeds:
+        raise ResultError(
+            f"{run.layout.predir}: meta.random_seed: found {seed}, but {row.id} is run with "
+            f"{' and '.join(map(str, seeds))}, derived from its spec."
+        )
+    return seeds.index(seed)
+
+
+def gather(runs: Sequence[SavedRun], row: Row, *, evaluates: bool = False) -> CollectedResult:
+    """Read the result from the files of the trials' run folders."""
+    metrics = [analyze_trial(run.layout, 0, write=False) for run in runs]
+    trials = tuple(
+        TrialResult(
+            seed=seed_of(run.spec),
+            folder=run.layout.predir.resolve().name,
+            frame=int(found.frame),
+            sessions={i: scalars["total_reward_ma"] for i, scalars in found.sessions.items()},
+            metrics={k: v if math.isfinite(v) else None for k, v in found.scalars.items()},
+            evaluation=_evaluated(run) if evaluates else None,
+            provenance=_provenance(run),
+        )
+        for run, found in zip(runs, metrics, strict=True)
+    )
+    scores = [score for trial in trials for score in trial.sessions.values()]
     result = Result(
         row=row.id,
-        folder=run.layout.predir.resolve().name,
-        seed=_seed(run),
-        frame=int(metrics.frame),
-        total_reward_ma=metrics.total_reward_ma,
-        sessions={i: scalars["total_reward_ma"] for i, scalars in metrics.sessions.items()},
-        metrics={k: v if math.isfinite(v) else None for k, v in metrics.scalars.items()},
-        evaluation=None,
-        provenance=_provenance(run),
+        fingerprint=fingerprint(runs[0].spec),
+        total_reward_ma=sum(scores) / len(scores),
+        trials=trials,
     )
-    return CollectedResult(result, run.spec, _thinned_curve(run.layout, metrics))
+    columns = {
+        session_label(trial, session.index): curve(session.table)
+        for trial, run in enumerate(runs)
+        for session in read_sessions(run.layout, 0)
+    }
+    returns = pd.concat(columns, axis=1).sort_index()
+    returns.index = returns.index.astype(int)
+    policies = dict(_policies(runs, row)) if evaluates else {}
+    return CollectedResult(result, runs[0].spec, returns.rename_axis("frame"), policies)
 
 
-def _thinned_curve(layout: RunLayout, metrics: TrialMetrics) -> pd.DataFrame:
-    """The moving average of each session at CURVE_POINTS frames at most, the last one included."""
-    paths = {i: layout.session_csv(0, i, "eval") for i in metrics.sessions}
-    tables = {i: read_session(path, folder=layout.predir) for i, path in paths.items()}
-    joined = pd.concat(
-        {f"session_{i}": curve(table, smooth=True) for i, table in tables.items()}, axis=1
-    ).sort_index()
-    joined.index = joined.index.astype(int)
-    return thinned(joined, CURVE_POINTS).rename_axis("frame")
+def _policies(runs: Sequence[SavedRun], row: Row) -> Iterator[tuple[str, bytes]]:
+    """Final policies as safetensors, of the first sessions, as many as POLICY_BYTES allow."""
+    # torch takes seconds to import; who only audits imports this file too.
+    import safetensors.torch
+
+    from slm_lab.playback.saved_agent import read_states
+
+    size = 0
+    for trial, run in enumerate(runs):
+        for session in run.sessions(best=False):
+            files = {
+                f"{run.layout.name}_{session_label(trial, session)}_{name}_model.safetensors": (
+                    safetensors.torch.save({k: v.contiguous() for k, v in state.items()})
+                )
+                for name, state in read_states(run, session, best=False).items()
+            }
+            size += sum(map(len, files.values()))
+            if size > POLICY_BYTES:
+                return
+            yield from files.items()
 
 
 def _evaluated(run: SavedRun) -> Evaluated:
@@ -134,7 +219,7 @@ def _evaluated(run: SavedRun) -> Evaluated:
         evaluate(run.layout.predir, trial=0, episodes=EPISODES, best=False, seed=EVALUATION_SEED)
         played = read_json(run.layout.predir, path)
     sessions = {int(i): score["mean"] for i, score in played["sessions"].items()}
-    return Evaluated.model_validate({**asked, "mean": played["mean"], "sessions": sessions})
+    return Evaluated.model_validate({**asked, "sessions": sessions})
 
 
 def _provenance(run: SavedRun) -> Provenance:
@@ -149,6 +234,7 @@ def _provenance(run: SavedRun) -> Provenance:
         versions=last.versions,
         cores=last.cores if kept else None,
         machine=last.machine,
+        precision=last.precision,
         started=records[0].started,
         sittings=len(records),
         seconds=_total(each.seconds for each in records),
@@ -159,145 +245,11 @@ def _provenance(run: SavedRun) -> Provenance:
 def _record_of_spec(run: SavedRun) -> RunRecord:
     """What is known of a run of before records were kept: its spec has the commit."""
     meta = read_json(run.layout.predir, run.layout.trial_spec_path(0))["meta"]
-    started = str(meta.get("experiment_ts", ""))
-    return RunRecord("train", git_sha=meta.get("git_sha"), started=started)
+    sha = meta.get("git_sha")
+    return RunRecord("train", git_sha=sha, started=str(meta.get("experiment_ts", "")))
 
 
 def _total(parts: Iterable[float | None]) -> float | None:
     """The sum, or None where a part is unknown because its process was killed."""
     known = list(parts)
     return None if None in known else round(sum(filter(None, known)), 1)
-
-
-def _seed(run: SavedRun) -> int:
-    seed = run.spec.meta.random_seed
-    if seed is None:
-        raise ResultError(f"{run.layout.predir}: meta.random_seed: not recorded, expected a seed.")
-    return seed
-
-
-# Audit
-
-
-def audit_results(
-    manifest: BenchmarkManifest, results_dir: Path, *, page: Path | None, plots_dir: Path
-) -> Iterator[str]:
-    """Audit every folder of results, and the page that shows them unless `page` is None."""
-    kept: dict[str, CollectedResult] = {}
-    for folder in result_folders(results_dir):
-        yield from audit_result(folder, manifest)
-        try:
-            if (found := read_result(folder)) is not None:
-                kept[folder.name] = found
-        except ResultError:  # audit_result has reported it
-            return
-    if page is None:
-        return
-    expected = BenchmarkPage(manifest, kept, page, plots_dir, results_dir)
-    for path in expected.missing_plots():
-        yield f"{path}: missing, or drawn from other curves. Run `slm-lab benchmark table`"
-    if not page.is_file() or page.read_text() != expected.text():
-        yield f"{page}: is not what the results give. Run `slm-lab benchmark table`"
-
-
-def audit_result(folder: Path, manifest: BenchmarkManifest) -> Iterator[str]:
-    """Audit one folder of results."""
-    name = folder.name
-    row = manifest.by_id.get(name)
-    if row is None:
-        yield f"{name}: no row of the manifest has this name"
-        return
-    for file in (RESULT, SPEC, CURVE, PLOT):
-        if not (folder / file).is_file():
-            yield f"{name}: {file}: missing"
-    try:
-        kept = read_result(folder)
-    except ResultError as error:
-        yield f"{name}: {error}"
-        return
-    if kept is None:
-        return
-    if kept.result.row != name:
-        yield f"{name}: {RESULT}: is the result of {kept.result.row}"
-    yield from _audit_run(row, kept)
-    found = kept.result.evaluation
-    if found is None:
-        yield f"{row.id}: evaluation: missing"
-        return
-    shown = (found.agent, found.policy, found.episodes, sorted(found.sessions))
-    expected = ("last", "deterministic", EPISODES, list(range(row.settings.max_session)))
-    if shown != expected:
-        yield f"{row.id}: evaluation: of {shown}, expected {expected}"
-
-
-def audit_folder(folder: str | Path, manifest: BenchmarkManifest) -> Iterator[str]:
-    """Audit a run folder before it is collected."""
-    try:
-        run = open_run(folder, trial=0)
-        if run.layout.search_dir().exists():
-            yield f"{folder}: is a search, whose scores are no results"
-            return
-        row = row_of(run, manifest.rows)
-        kept = gather(run, row)
-    except LabError as error:
-        yield str(error)
-        return
-    except (OSError, ValueError) as error:
-        yield f"{folder}: cannot be read: {error}"
-        return
-    if not run.layout.trial_graph_copy(0, "mean_returns_ma").is_file():
-        yield f"{folder}: its plot is missing"
-    yield from _audit_run(row, kept)
-
-
-def _audit_run(row: Row, kept: CollectedResult) -> Iterator[str]:
-    """Check spec, settings, seed, mode, code version and scores."""
-    yield from row_problems(row)
-    yield from row_problems(row, kept.spec)
-    for problem in spec_differences(row.spec(), kept.spec):
-        yield f"{row.id}: spec: {problem}"
-    if kept.result.seed != row.seed or kept.spec.meta.random_seed != row.seed:
-        yield f"{row.id}: seed: the result has {kept.result.seed}, the row {row.seed}"
-    yield from (f"{row.id}: {text}" for text in _audit_code(row, kept.result.provenance))
-    yield from (f"{row.id}: {text}" for text in _audit_scores(row, kept))
-
-
-def _audit_code(row: Row, provenance: Provenance) -> Iterator[str]:
-    if provenance.mode != "train":
-        yield f"mode: is of `{provenance.mode}`, expected train"
-    shas = [sha for sha in provenance.git_shas if sha and re.fullmatch(r"[0-9a-f]{40}", sha)]
-    if not shas or len(shas) < len(provenance.git_shas):
-        yield f"code: git_shas {list(provenance.git_shas)}, expected the commit that ran"
-    elif len(set(shas)) > 1 and not is_same_code(*shas):
-        yield f"code: {len(set(shas))} commits worked on it, of different code: {', '.join(shas)}"
-    if provenance.git_dirty:
-        yield "code: the package differed from its commit (git_dirty)"
-    version = provenance.versions.get("slm-lab")
-    if provenance.versions and (version is None or _number(version) < _number(row.code_version)):
-        yield f"code: slm-lab {version}, the row counts from {row.code_version} on"
-
-
-def _audit_scores(row: Row, kept: CollectedResult) -> Iterator[str]:
-    """Check the number of sessions, that each has its whole curve, and the mean of their scores."""
-    result, curve = kept.result, kept.curve
-    expected = list(range(row.settings.max_session))
-    if sorted(result.sessions) != expected:
-        yield f"sessions: found {sorted(result.sessions)}, expected {expected}"
-    if list(curve.columns) != [f"session_{i}" for i in sorted(result.sessions)]:
-        yield f"{CURVE}: has {list(curve.columns)}, the result other sessions"
-        return
-    for index, score in result.sessions.items():
-        line = curve[f"session_{index}"].dropna()
-        if line.empty or line.index[-1] < row.settings.max_frame:
-            last = 0 if line.empty else line.index[-1]
-            yield f"session {index} ends at frame {last} of {row.settings.max_frame}"
-        elif not math.isclose(line.iloc[-1], score, rel_tol=CURVE_DIGITS, abs_tol=CURVE_DIGITS):
-            yield f"session {index}: score {score}, but its curve ends at {line.iloc[-1]}"
-    mean = sum(result.sessions.values()) / max(1, len(result.sessions))
-    if not math.isclose(result.total_reward_ma, mean, rel_tol=1e-9, abs_tol=1e-9):
-        found = f"total_reward_ma {result.total_reward_ma}"
-        yield f"{found} is not the mean of its sessions, {mean}"
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

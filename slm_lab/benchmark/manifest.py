@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import cached_property
+from functools import cache, cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,13 +18,18 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from slm_lab.benchmark.seeds import derived_seed, fingerprint
 from slm_lab.error import LabError
 from slm_lab.spec import Spec, SpecError, load_spec
 from slm_lab.spec.catalog import listed_env, target_score
+from slm_lab.spec.load import find_spec_file
 
+SHIPPED = Path(__file__).parent
 SOURCES_FILE = "sources.yaml"
+DOCUMENTS_FILE = "documents.yaml"
 SETTINGS_KEYS = ("env.num_envs", "env.max_frame", "meta.max_session", "meta.log_frequency")
-SHARED = ("settings", "seed", "code_version", "bar")  # of a phase or a table, for all its rows
+MERGED = ("settings", "documents", "other_targets")  # of a phase, a table and a row, key by key
+SHARED = (*MERGED, "trials", "code_version", "bar")  # of a phase or a table, for all its rows
 Flag = Literal["env", "max_frame", "env.max_frame", "meta.max_session", "meta.log_frequency"]
 
 
@@ -45,6 +50,24 @@ class Settings(Part):
     log_frequency: Annotated[int, Field(gt=0)]
 
 
+class Documents(Part):
+    """Settings that the documents ran a row with, where they say so."""
+
+    max_frame: int | None = None
+    num_envs: int | None = None
+    sessions: int | None = None
+    log_frequency: int | None = None
+    batch: int | None = Field(default=None, description="Rows of a gradient step.")
+    updates_per_frame: float | None = None
+
+
+class Source(Part):
+    """A document; `is_later` tells one that is newer than those the lab was built from."""
+
+    what: str
+    is_later: bool = False
+
+
 class Reference(Part):
     """A published score; `source` is a tag of sources.yaml."""
 
@@ -61,8 +84,11 @@ class Row(Part):
 
     `flags` are -s flags that take their value from the row, such as `env` where the spec is for
     many envs, or `max_frame` and `meta.max_session` for another budget; `variables` are further
-    ones. `best` is the best training run of the documents. `skip` says why the row is not run,
-    `note` why it falls short.
+    ones. `trials` are trained one after the other, each with a seed of its own and
+    `settings.max_session` sessions. `variant` tells rows of one env and algorithm apart.
+    `documents` are the Settings of the documents, `other_targets` what versions of them asked for
+    that is not today's target, by source; `best` is their best training run. `skip` says why the
+    row is not run, `note` why it falls short.
     """
 
     env: str
@@ -70,11 +96,14 @@ class Row(Part):
     spec_file: str
     spec_name: str
     settings: Settings
-    seed: int
+    trials: Annotated[int, Field(gt=0)] = 1
     code_version: str
+    variant: str = ""
     flags: tuple[Flag, ...] = ()
     variables: Mapping[str, str | int | float] = {}
     bar: float | None = None
+    documents: Documents = Documents()
+    other_targets: Mapping[str, float] = {}
     best: Reference | None = None
     references: tuple[Reference, ...] = ()
     skip: str = ""
@@ -83,8 +112,19 @@ class Row(Part):
     @property
     def id(self) -> str:
         """The name of its folder of results, such as `cartpole-v1_ddqn-per`."""
-        words = (re.sub(r"[^a-z0-9]+", "-", text.lower()) for text in (self.env, self.algorithm))
+        texts = filter(None, (self.env, self.algorithm, self.variant))
+        words = (re.sub(r"[^a-z0-9.]+", "-", text.lower()) for text in texts)
         return "_".join(word.strip("-") for word in words)
+
+    @property
+    def label(self) -> str:
+        """The algorithm, and what sets the row apart from others of it."""
+        return f"{self.algorithm} {self.variant}".rstrip()
+
+    @property
+    def sessions(self) -> int:
+        """Sessions of all trials together."""
+        return self.trials * self.settings.max_session
 
     @property
     def target(self) -> float | None:
@@ -108,16 +148,25 @@ class Row(Part):
         """The command that makes this row by hand."""
         sets = [word for flag in self.sets for word in ("-s", flag)]
         words = ["slm-lab", "run", self.spec_file, self.spec_name, "train", *sets]
-        return shlex.join([*words, "--seed", str(self.seed)])
+        return shlex.join([*words, "--seed", str(self.spec().meta.random_seed)])
 
     def fact(self, name: str) -> str | int:
         """The env, or a setting."""
         return self.env if name == "env" else self.settings.model_dump()[name]
 
-    def spec(self) -> Spec:
-        """The spec of a run of this row, with its seed."""
-        sets = [*self.sets, f"meta.random_seed={self.seed}"]
-        return load_spec(self.spec_file, self.spec_name, sets=sets)
+    def spec(self, trial: int = 0) -> Spec:
+        """The spec of a trial of this row, with the seed that follows from it."""
+        path = find_spec_file(self.spec_file).resolve()
+        changed = path.stat().st_mtime_ns
+        return _seeded_spec(path, changed, self.spec_name, tuple(self.sets), trial)
+
+    def limited(self, sessions: int | None, trials: int | None) -> Row:
+        """The same row with fewer sessions or trials; what they score is unchanged."""
+        changes: dict[str, Any] = {"trials": min(trials or self.trials, self.trials)}
+        if sessions is not None and sessions < self.settings.max_session:
+            changes["settings"] = self.settings.model_copy(update={"max_session": sessions})
+            changes["flags"] = tuple(dict.fromkeys((*self.flags, "meta.max_session")))
+        return self.model_copy(update=changes)
 
 
 class Table(Part):
@@ -154,7 +203,7 @@ class Phase(Part):
 
 class BenchmarkManifest(Part):
     phases: tuple[Phase, ...]
-    sources: Mapping[str, str]
+    sources: Mapping[str, Source]
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -197,17 +246,28 @@ class BenchmarkManifest(Part):
 
 def load_manifest(where: str | Path | None = None) -> BenchmarkManifest:
     """The shipped manifest; or that of a folder, or one file of it."""
-    place = Path(where) if where is not None else Path(__file__).parent
+    place = Path(where) if where is not None else SHIPPED
     files = [place] if place.is_file() else sorted(place.glob("phase*.yaml"))
     if not files:
         raise ManifestError(f"--manifest {place}: found no phase*.yaml there, expected at least 1.")
-    phases = [_read_phase(path) for path in files]
-    own = files[0].parent / SOURCES_FILE
-    sources = _read_yaml(own if own.is_file() else Path(__file__).parent / SOURCES_FILE)
+    folder = files[0].parent
+    by_spec = _read_shared(folder, DOCUMENTS_FILE)
+    phases = [_read_phase(path, by_spec) for path in files]
+    sources = {
+        tag: {"what": source} if isinstance(source, str) else source
+        for tag, source in _read_shared(folder, SOURCES_FILE).items()
+    }
     phases.sort(key=lambda phase: phase.phase)
-    manifest = BenchmarkManifest(phases=tuple(phases), sources=sources)
+    manifest = BenchmarkManifest.model_validate({"phases": phases, "sources": sources})
     _check_rows(manifest)
     return manifest
+
+
+@cache
+def _seeded_spec(path: Path, changed: int, name: str, sets: tuple[str, ...], trial: int) -> Spec:
+    """Read a spec once for each time at which its file was changed."""
+    spec = load_spec(path, name, sets=sets)
+    return spec.with_values({"meta.random_seed": derived_seed(fingerprint(spec), trial)})
 
 
 def row_problems(row: Row, spec: Spec | None = None) -> list[str]:
@@ -231,9 +291,19 @@ def row_problems(row: Row, spec: Spec | None = None) -> list[str]:
     ]
 
 
-def _read_phase(path: Path) -> Phase:
+def _read_shared(folder: Path, name: str) -> dict[str, Any]:
+    """A file of a manifest, or the shipped one."""
+    return _read_yaml(folder / name if (folder / name).is_file() else SHIPPED / name)
+
+
+def _read_phase(path: Path, by_spec: Mapping[str, Any]) -> Phase:
     tree = _read_yaml(path)
     try:
+        for table in tree["tables"]:
+            table["rows"] = [each for row in table["rows"] for each in _each_env(row)]
+            for row in table["rows"]:
+                known = by_spec.get(row.get("spec_name"), {})
+                row["documents"] = {**known, **row.get("documents", {})}
         return Phase.model_validate(tree)
     except (KeyError, TypeError, AttributeError) as error:
         expected = f"expected a phase with tables and rows, found {error!r}"
@@ -241,6 +311,13 @@ def _read_phase(path: Path) -> Phase:
     except ValidationError as error:
         lines = [f"  {_place(tree, each['loc'])}: {each['msg']}" for each in error.errors()]
         raise ManifestError("\n".join([f"{path.name}: not a valid phase", *lines])) from None
+
+
+def _each_env(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows that an entry with `envs` stands for, which maps each to what is its own."""
+    shared = {key: value for key, value in row.items() if key != "envs"}
+    envs = row.get("envs")
+    return [row] if envs is None else [{**shared, "env": env, **envs[env]} for env in envs]
 
 
 def _place(tree: Any, location: tuple[int | str, ...]) -> str:
@@ -266,11 +343,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 def _handed_down(
     tree: Mapping[str, Any], above: Mapping[str, Any], levels: Sequence[str]
 ) -> dict[str, Any]:
-    settings = {**above.get("settings", {}), **tree.get("settings", {})}
+    merged = {key: {**above.get(key, {}), **tree.get(key, {})} for key in MERGED}
     if not levels:  # a row
-        return {**above, **tree, "settings": settings}
+        return {**above, **tree, **merged}
     shared = {key: tree[key] for key in SHARED if key in tree}
-    above = {**above, **shared, "settings": settings}
+    above = {**above, **shared, **merged}
     parts = [_handed_down(part, above, levels[1:]) for part in tree[levels[0]]]
     return {**{k: v for k, v in tree.items() if k not in SHARED}, levels[0]: parts}
 
@@ -279,11 +356,12 @@ def _check_rows(manifest: BenchmarkManifest) -> None:
     seen: set[str] = set()
     for row in manifest.rows:
         if row.id in seen:
-            raise ManifestError(f"{row.id}: two rows have {row.env} and {row.algorithm}")
+            raise ManifestError(f"{row.id}: two rows have {row.env} and {row.label}")
         seen.add(row.id)
-        for reference in filter(None, (row.best, *row.references)):
-            if reference.source not in manifest.sources:
-                told = f"found {reference.source}, expected a tag of {SOURCES_FILE}"
+        references = (each.source for each in filter(None, (row.best, *row.references)))
+        for tag in (*references, *row.other_targets):
+            if tag not in manifest.sources:
+                told = f"found {tag}, expected a tag of {SOURCES_FILE}"
                 raise ManifestError(f"{row.id}: source: {told}")
 
 

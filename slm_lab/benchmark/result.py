@@ -1,42 +1,41 @@
-"""The result of a run: a folder of a few kilobytes, from which the tables are made.
+"""The result of a row: a folder from which its line of the tables is made, and its score checked.
 
-result.json   scores, evaluation, provenance
-curve.csv     the learning curve of each session, thinned out
-spec.json     the spec that ran
-plot.png      the curves drawn
-
-The plots of the page, of all algorithms on an env, are drawn here too: small PNG files for the
-repository.
+result.json        scores, evaluation and provenance of every trial
+returns.csv.gz     the return at every checkpoint of every session, of which the scores are made
+NAME_spec.json     the spec that ran, every key written out, with the seed of trial 0
+model/             final policies, as safetensors; `slm-lab enjoy` and `eval` take the folder
+plot.png           the curves
+attempts.jsonl     the ledger, see ledger.py
 """
 
 from __future__ import annotations
 
-import hashlib
+import gzip
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
-from slm_lab.analysis.curves import SMOOTH_LABEL
-from slm_lab.analysis.plot import draw_mean, dress
-from slm_lab.analysis.style import MEAN_COLOR, SESSION_COLOR, line_styles
+from slm_lab.analysis.curves import thinned
+from slm_lab.analysis.metrics import moving_average
+from slm_lab.benchmark.ledger import LEDGER
 from slm_lab.benchmark.manifest import Part
+from slm_lab.benchmark.plots import plot_sessions
+from slm_lab.benchmark.seeds import derived_seed
 from slm_lab.error import LabError
 from slm_lab.spec import Spec, read_saved_spec
 
-RESULT, CURVE, SPEC, PLOT = "result.json", "curve.csv", "spec.json", "plot.png"
+RESULT, RETURNS, PLOT, MODELS = "result.json", "returns.csv.gz", "plot.png", "model"
+OLD_CURVE = "curve.csv"  # of results of before returns were kept: moving averages, thinned
 EPISODES = 100  # of the evaluation of each final agent
-COLORS = 64  # lines on white need no more, and the file shrinks to a third
-SOURCE_KEY = "slm-lab-curves"  # PNG text: the digest of the numbers that are drawn
+POLICY_BYTES = 300_000  # of all policies of a row together
+CURVE_POINTS = 200
+DIGITS = "%.8g"
 
 
 class ResultError(LabError):
@@ -50,7 +49,6 @@ class Evaluated(Part):
     policy: str
     episodes: int
     seed: int
-    mean: float
     sessions: Mapping[int, float]
 
 
@@ -67,45 +65,105 @@ class Provenance(Part):
     versions: Mapping[str, str]
     cores: int | None
     machine: str
+    precision: str | None = None
     started: str
     sittings: int
     seconds: float | None
     cpu_seconds: float | None
 
 
-class Result(Part):
-    """The scores of one row; `sessions` maps each session to its `total_reward_ma`."""
+class TrialResult(Part):
+    """One trial; `sessions` maps each session to its `total_reward_ma`."""
 
-    row: str
-    folder: str
     seed: int
+    folder: str
     frame: int
-    total_reward_ma: float
     sessions: Mapping[int, float]
     metrics: Mapping[str, float | None]
     evaluation: Evaluated | None
     provenance: Provenance
 
 
-@dataclass(frozen=True, slots=True)
+class Result(Part):
+    """The scores of one row; `total_reward_ma` is the mean over the sessions of all trials."""
+
+    row: str
+    fingerprint: str
+    total_reward_ma: float
+    trials: tuple[TrialResult, ...]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Score of each session, by its name."""
+        return dict(_named(trial.sessions for trial in self.trials))
+
+    @property
+    def evaluated(self) -> dict[str, float]:
+        """Mean return of each final agent, by the name of its session."""
+        each = (trial.evaluation for trial in self.trials)
+        return dict(_named(found.sessions if found else {} for found in each))
+
+
+def is_derived(result: Result) -> bool:
+    """Whether the seed of every trial follows from the spec."""
+    seeds = [derived_seed(result.fingerprint, trial) for trial in range(len(result.trials))]
+    return seeds == [trial.seed for trial in result.trials]
+
+
+def session_label(trial: int, session: int) -> str:
+    """Name of a session among those of all trials, such as `t1_s0`."""
+    return f"t{trial}_s{session}"
+
+
+def _named(trials: Iterator[Mapping[int, float]]) -> Iterator[tuple[str, float]]:
+    for trial, sessions in enumerate(trials):
+        for session, score in sorted(sessions.items()):
+            yield session_label(trial, session), score
+
+
+@dataclass(frozen=True)
 class CollectedResult:
-    """A result with the spec that ran and the curve: one column per session, indexed by frame."""
+    """A result with the spec that ran and the returns at every checkpoint: one column per session,
+    indexed by frame. `policies` are safetensors files by name."""
 
     result: Result
     spec: Spec
-    curve: pd.DataFrame
+    returns: pd.DataFrame | None
+    policies: Mapping[str, bytes] = field(default_factory=dict)
+    old_curve: pd.DataFrame | None = None
+
+    @cached_property
+    def averages(self) -> pd.DataFrame:
+        """The moving average of each session; its last value is the score."""
+        if self.returns is None:
+            return pd.DataFrame() if self.old_curve is None else self.old_curve
+        columns = {name: self.returns[name].dropna() for name in self.returns}
+        averages = {n: pd.Series(moving_average(c), index=c.index) for n, c in columns.items()}
+        return pd.DataFrame(averages).sort_index().rename_axis("frame")
+
+    @cached_property
+    def curve(self) -> pd.DataFrame:
+        """The averages at CURVE_POINTS frames at most, the first and the last included."""
+        return thinned(self.averages, CURVE_POINTS)
 
 
 def write_result(kept: CollectedResult, folder: Path) -> None:
     """Write a result beside its folder and rename it, so that a folder is complete or absent."""
     beside = folder.with_name(f".{folder.name}.new")
     shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir(parents=True)
-    (beside / RESULT).write_text(json.dumps(kept.result.model_dump(mode="json"), indent=2) + "\n")
-    (beside / CURVE).write_text(kept.curve.to_csv(float_format="%.6g", lineterminator="\n"))
-    tree = kept.spec.to_dict() | {"name": kept.spec.name}
-    (beside / SPEC).write_text(json.dumps(tree, indent=1) + "\n")
+    (beside / MODELS).mkdir(parents=True)
+    (beside / RESULT).write_text(json.dumps(kept.result.model_dump(mode="json"), indent=1) + "\n")
+    if kept.returns is not None:
+        text = kept.returns.to_csv(float_format=DIGITS, lineterminator="\n")
+        (beside / RETURNS).write_bytes(gzip.compress(text.encode(), mtime=0))
+    tree = kept.spec.resolved() | {"name": kept.spec.name}
+    tree.pop("search", None)
+    (beside / f"{kept.spec.name}_spec.json").write_text(json.dumps(tree, indent=1) + "\n")
+    for name, policy in kept.policies.items():
+        (beside / MODELS / name).write_bytes(policy)
     plot_sessions(kept.curve, beside / PLOT, title=kept.result.row)
+    if (folder / LEDGER).is_file():
+        shutil.copy2(folder / LEDGER, beside)
     shutil.rmtree(folder, ignore_errors=True)
     beside.rename(folder)
 
@@ -115,18 +173,28 @@ def read_result(folder: Path) -> CollectedResult | None:
     path = folder / RESULT
     if not path.is_file():
         return None
+    returns = old_curve = None
     try:
         result = Result.model_validate(json.loads(path.read_text()))
-        path = folder / SPEC
+        path = spec_path(folder)
         spec = read_saved_spec(path)
-        path = folder / CURVE
-        curve = pd.read_csv(path, index_col="frame").astype("float64")
-    except (OSError, ValueError, LabError) as error:
+        path = folder / RETURNS
+        if path.is_file():
+            table = gzip.decompress(path.read_bytes())
+            returns = pd.read_csv(BytesIO(table), index_col="frame").astype("float64")
+        elif (path := folder / OLD_CURVE).is_file():
+            old_curve = pd.read_csv(path, index_col="frame").astype("float64")
+    except (OSError, EOFError, ValueError, LabError) as error:
         reason = str(error).splitlines()[0]
         raise ResultError(
             f"{path}: cannot be read ({reason}). Collect it again from its run folder."
         ) from None
-    return CollectedResult(result, spec, curve)
+    return CollectedResult(result, spec, returns, old_curve=old_curve)
+
+
+def spec_path(folder: Path) -> Path:
+    """The file of the spec that ran."""
+    return next(iter(sorted(folder.glob("*_spec.json"))), folder / "NAME_spec.json")
 
 
 def read_results(results_dir: Path) -> dict[str, CollectedResult]:
@@ -138,72 +206,3 @@ def read_results(results_dir: Path) -> dict[str, CollectedResult]:
 def result_folders(results_dir: Path) -> list[Path]:
     folders = sorted(results_dir.iterdir()) if results_dir.is_dir() else []
     return [f for f in folders if f.is_dir() and not f.name.startswith(".")]
-
-
-# Plots
-
-
-def plot_sessions(curve: pd.DataFrame, path: Path, *, title: str) -> None:
-    """Draw the sessions of one row as thin lines under their mean."""
-    figure, axes = _figure(title)
-    for name in curve:
-        axes.plot(curve.index, curve[name], color=SESSION_COLOR, linewidth=0.7, alpha=0.6)
-    axes.plot(curve.index, curve.mean(axis=1), color=MEAN_COLOR, linewidth=2)
-    _save(figure, path, curves_digest({title: curve}))
-
-
-def plot_algorithms(curves: Mapping[str, pd.DataFrame], path: Path, *, title: str) -> None:
-    """Draw the mean of each algorithm with a band of one standard deviation over its sessions.
-
-    A file that shows these numbers already is not drawn again, because another version of
-    matplotlib would draw other bytes.
-    """
-    digest = curves_digest(curves)
-    if drawn_from(path) == digest:
-        return
-    figure, axes = _figure(title)
-    styles = line_styles(list(curves))
-    for (algorithm, curve), style in zip(curves.items(), styles, strict=True):
-        mean, std = curve.mean(axis=1), curve.std(axis=1).fillna(0.0)
-        draw_mean(axes, mean, std, style, label=algorithm, linewidth=1.8, markersize=4)
-    axes.legend(loc="best", frameon=False, fontsize=8)
-    _save(figure, path, digest)
-
-
-def drawn_from(path: Path) -> str | None:
-    """The digest in the metadata of a plot, or None where there is no such plot."""
-    try:
-        with Image.open(path) as image:
-            found = image.info.get(SOURCE_KEY)
-            return found if isinstance(found, str) else None
-    except (OSError, SyntaxError):
-        return None
-
-
-def curves_digest(curves: Mapping[str, pd.DataFrame]) -> str:
-    """Digest of the numbers of a plot."""
-    text = "".join(f"{name}\n{curve.to_csv(float_format='%.6g')}" for name, curve in curves.items())
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _figure(title: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(6.4, 3.6), dpi=90, layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.set_xlabel("frames", fontsize=8)
-    axes.set_ylabel(SMOOTH_LABEL, fontsize=7)
-    axes.tick_params(labelsize=8)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    dress(axes)
-    axes.margins(x=0.05)
-    return figure, axes
-
-
-def _save(figure: Figure, path: Path, digest: str) -> None:
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png")
-    text = PngInfo()
-    text.add_text(SOURCE_KEY, digest)
-    small = Image.open(drawn).convert("RGB").quantize(COLORS)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    small.save(path, optimize=True, pnginfo=text)

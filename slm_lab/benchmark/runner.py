@@ -9,14 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from slm_lab.api.run import RunStopped, run
-from slm_lab.benchmark.collect import collect
+from slm_lab.benchmark.collect import attempt_of, collect, enter
+from slm_lab.benchmark.ledger import Attempt, Event, last_entries, read_ledger, write_entry
 from slm_lab.benchmark.manifest import BenchmarkManifest, Row
 from slm_lab.benchmark.result import CollectedResult, Result
-from slm_lab.benchmark.state import OPEN, RowState, RowStatus, row_state
+from slm_lab.benchmark.state import OPEN, RowState, RowStatus, TrialState, row_state
+from slm_lab.runs.find import open_run
+from slm_lab.runs.layout import new_timestamp
+from slm_lab.runs.provenance import git_sha
 from slm_lab.training.options import RunOptions
 
 GUESSED_FRAMES_PER_SECOND = 2000.0  # of a whole trial, until a first row has been measured
@@ -71,9 +75,8 @@ def run_benchmark(
         position = f"{len(steps) - len(waiting)}/{len(steps)}"
         tell(f"[{position}] {state.row.id}, {_duration(step.hours)}: {state.row.command}")
         try:
-            with _stopped_at(end):
-                folder = _train(state, data_dir, log_level)
-            result = collect(folder, manifest, results_dir)
+            folders = _train(state, results_dir, data_dir, log_level, end)
+            (result,) = collect(folders, manifest, results_dir)
         except RunStopped as stopped:
             report.stopped_by = stopped.by
             break
@@ -130,31 +133,73 @@ def estimated_hours(
     """
     row = state.row
     results = {id_: found.result for id_, found in kept.items()}
-    speeds = {  # frames per second of all sessions together
-        id_: result.frame * len(result.sessions) / result.provenance.seconds
-        for id_, result in results.items()
-        if result.provenance.seconds and result.frame and result.sessions
-    }
+    speeds = {id_: speed for id_, result in results.items() if (speed := _speed(result))}
     measured = [(manifest.by_id[id_], speeds[id_]) for id_ in speeds if id_ in manifest.by_id]
     same = [(other, speed) for other, speed in measured if other.algorithm == row.algorithm]
     alike = [each for each in same if each[0].settings.num_envs == row.settings.num_envs]
     closest = [speed for _, speed in alike or same or measured]
     typical = statistics.median(closest) if closest else GUESSED_FRAMES_PER_SECOND
-    frames = row.settings.max_frame * row.settings.max_session
+    frames = row.settings.max_frame * row.sessions
     return frames * (1.0 - state.progress) / (speeds.get(row.id) or typical) / 3600
 
 
-def _train(state: RowState, data_dir: Path, log_level: str) -> Path:
-    """Train the row or resume its run, and return the run folder."""
-    if state.status is RowStatus.trained and state.folder is not None:
-        return state.folder
-    is_resumable = state.status in (RowStatus.interrupted, RowStatus.failed) and state.folder
-    mode = f"train@{state.folder}" if is_resumable else "train"
-    options = RunOptions(data_dir=str(data_dir), log_level=log_level)
-    metrics = run(state.row.spec(), mode, options)
-    for session, error in {**metrics.failed, **metrics.diverged}.items():
-        raise RuntimeError(f"session {session} failed: {error.splitlines()[-1]}")
-    return metrics.predir
+def _speed(result: Result) -> float:
+    """Frames per second of all sessions of a trial together; 0 where that is not known."""
+    known = [trial for trial in result.trials if trial.provenance.seconds]
+    frames = sum(trial.frame * len(trial.sessions) for trial in known)
+    return frames / sum(trial.provenance.seconds or 0.0 for trial in known) if frames else 0.0
+
+
+def _train(
+    state: RowState, results_dir: Path, data_dir: Path, log_level: str, end: float | None
+) -> list[Path]:
+    """Train or resume the trials of a row, with every step in its ledger; the run folders."""
+    row, folders = state.row, []
+    for trial in range(row.trials):
+        spec = row.spec(trial)
+        known = state.trials[trial] if state.trials else TrialState(RowStatus.missing)
+        if known.layout is None:
+            options, mode = RunOptions(timestamp=_free_timestamp(spec.name, data_dir)), "train"
+            folder = data_dir / f"{spec.name}_{options.timestamp}"
+        else:
+            options, folder = RunOptions(), known.layout.predir
+            mode = f"train@{folder}"
+        folders.append(folder)
+        if known.status is RowStatus.trained:
+            continue
+        with _in_ledger(results_dir / row.id, attempt_of(spec, folder, trial)):
+            options = replace(options, data_dir=str(data_dir), log_level=log_level)
+            with _stopped_at(end):
+                metrics = run(spec, mode, options)
+            for session, error in {**metrics.failed, **metrics.diverged}.items():
+                raise RuntimeError(f"session {session} failed: {error.splitlines()[-1]}")
+        enter(row, open_run(folder, trial=0), trial, results_dir)
+    return folders
+
+
+@contextmanager
+def _in_ledger(row_folder: Path, attempt: Attempt) -> Iterator[None]:
+    """Write down that an attempt starts or goes on, and how it ended early if it did."""
+
+    def write(event: Event, reason: str = "") -> None:
+        write_entry(row_folder, attempt, event, commit=git_sha(), reason=reason)
+
+    write("resumed" if attempt.folder in last_entries(read_ledger(row_folder)) else "started")
+    try:
+        yield
+    except KeyboardInterrupt:  # RunStopped is one
+        write("interrupted")
+        raise
+    except Exception as error:
+        write("failed", f"{type(error).__name__}: {error}")
+        raise
+
+
+def _free_timestamp(name: str, data_dir: Path) -> str:
+    """A timestamp that no run folder has, so that the ledger knows the folder before it is made."""
+    while (data_dir / f"{name}_{(stamp := new_timestamp())}").exists():
+        time.sleep(0.1)
+    return stamp
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,25 +10,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
+from slm_lab.analysis import robust
 from slm_lab.analysis.metrics import random_baseline
+from slm_lab.analysis.robust import interval
 from slm_lab.benchmark import MANIFEST_DIR
+from slm_lab.benchmark.ledger import attempts, read_ledger
 from slm_lab.benchmark.manifest import BenchmarkManifest, Phase, Reference, Row, Settings, Table
-from slm_lab.benchmark.result import (
-    EPISODES,
-    PLOT,
-    CollectedResult,
-    Result,
-    curves_digest,
-    drawn_from,
-    plot_algorithms,
-)
-from slm_lab.runs.resume import spec_differences
+from slm_lab.benchmark.plots import curves_digest, drawn_from, plot_algorithms
+from slm_lab.benchmark.result import EPISODES, PLOT, CollectedResult, Result, is_derived
+from slm_lab.benchmark.seeds import fingerprint
 
 SOLVED, CLOSE, MEASURED, FAILED, PENDING, SKIPPED = "✅", "⚠️", "📊", "❌", "🔄", "Skip"
+HAND_PICKED, WEAK, LATER = "✋", "⬇", "†"
 CLOSE_SHARE = 0.8
-SCORE_COLUMNS = ("Algorithm", "Status", "MA", "Evaluated", "Goal", "Best", "Elsewhere")
+WEAK_SHARE = 0.5
+FEW = 4  # sessions, below which a mean says little
+SCORE_COLUMNS = (
+    *("Algorithm", "Status", "MA", "Sessions", "Evaluated", "Goal", "Best", "Differs", "Attempts"),
+    "Elsewhere",
+)
 RUN_COLUMNS = ("SPEC_FILE", "SPEC_NAME", "Folder", "Run time")
 HEAD = """\
 # Benchmarks
@@ -35,20 +39,34 @@ HEAD = """\
 Written by `slm-lab benchmark table` from the [manifest]({manifest}) and the [results]({results});
 not to be edited by hand.
 
+The seed of a run is derived from the hash of its spec, so that whoever changes a spec gets seeds
+that nobody has seen. Every attempt at a row is entered into its ledger, `attempts.jsonl`, when it
+starts and when it ends, and is counted in the table. `slm-lab benchmark audit` recomputes seeds and
+scores, and fails where they are not those of the ledger.
+
 - **MA** is `total_reward_ma`: training-time returns, exploration included. Each checkpoint is the
   mean of the last 100 episodes, the score the mean of the last 100 checkpoints. Mean over sessions
-  (seeds) ± their standard deviation; bold where it reaches the documents' best.
+  with its 95 % interval (bootstrap over sessions; ± the standard deviation where there are two).
+- **Bold** where the lower end of the interval, or the mean of at least {few} sessions, reaches the
+  documents' best.
+- **Sessions**: how many, their interquartile mean (IQM) and the worst; {weak} marks how many are
+  below half of the way from a random policy to the goal. A row is robust if none is.
 - **Evaluated** is the mean return of the final agents over {episodes} fresh episodes each, with
   deterministic actions, ± the standard deviation over sessions.
+- **Goal**: in brackets, targets of other versions of the documents.
+- **Best** is the best training run of the original's documents, {later} if that is newer than those
+  that this lab was built from. **Elsewhere** is what others report, often under other conditions:
+  see [Sources](#sources).
+- **Differs**: our setting where the documents, or the specs that they name, had another, theirs in
+  brackets. `batch` is the rows of a gradient step. bf16 is `meta.precision: bfloat16`.
+- **Attempts**: trainings begun for the row, those of earlier specs and failed ones included.
 - **Run time** is the whole training, every session, on a machine with that many cores; then the CPU
   time of all sessions together. Much less of it than cores × run time means that the machine did
   other work meanwhile.
-- **Best** is the best training run of the original's documents, **Elsewhere** what others report,
-  often under other conditions: see [Sources](#sources).
 
-To make one row, or whatever is missing:
+A folder of results holds the final policies where they are small: `slm-lab enjoy results/ROW` and
+`slm-lab eval results/ROW` play them. To make one row, or whatever is missing:
 
-    slm-lab run SPEC_FILE SPEC_NAME train --seed 0
     slm-lab benchmark run --phase 1 --env CartPole-v1 --algo PPO
     slm-lab benchmark status
 
@@ -56,21 +74,37 @@ To make one row, or whatever is missing:
 """
 LEGEND = (
     f"**Legend**: {SOLVED} reaches its goal | {CLOSE} close (over {CLOSE_SHARE:.0%} of the way "
-    f"from a random policy) | {FAILED} below | {MEASURED} measured, without a goal | {PENDING} not "
-    f"run yet, or its spec changed since | {SKIPPED} left out | – not applicable"
+    f"from a random policy) | {FAILED} below | {MEASURED} measured, without a goal | {HAND_PICKED} "
+    "of a seed that was picked by hand, before seeds were derived: it counts as nothing and will "
+    f"be replaced | {PENDING} not run yet, or its spec changed since | {SKIPPED} left out | – not "
+    "applicable"
 )
 
 
 def mark(row: Row, score: float) -> str:
     """Mark of a score, compared with the goal of its row."""
+    if (share := share_of_goal(row, score)) is None:
+        return MEASURED
+    return SOLVED if share >= 1.0 else CLOSE if share > CLOSE_SHARE else FAILED
+
+
+def share_of_goal(row: Row, score: float) -> float | None:
+    """How far a score is on the way from a random policy (0) to the goal (1)."""
     goal = row.goal
     if goal is None:
-        return MEASURED
+        return None
     if score >= goal:
-        return SOLVED
+        return 1.0
     env_id = row.env.replace("LunarLanderContinuous", "LunarLander")
     zero = random_baseline(env_id) or 0.0
-    return CLOSE if goal > zero and (score - zero) / (goal - zero) > CLOSE_SHARE else FAILED
+    return (score - zero) / (goal - zero) if goal > zero else 0.0
+
+
+def weak_sessions(row: Row, result: Result) -> int | None:
+    """How many sessions are below half of the way to the goal; None without a goal."""
+    shares = [share_of_goal(row, score) for score in result.scores.values()]
+    known = [share for share in shares if share is not None]
+    return sum(share < WEAK_SHARE for share in known) if len(known) == len(shares) else None
 
 
 @dataclass(frozen=True)
@@ -88,7 +122,7 @@ class BenchmarkPage:
         """Results by row; one of a spec that has changed since does not count."""
         rows = (row for row in self.manifest.rows if row.id in self.kept)
         found = ((row, self.kept[row.id]) for row in rows)
-        return {row.id: kept for row, kept in found if not spec_differences(row.spec(), kept.spec)}
+        return {r.id: kept for r, kept in found if fingerprint(r.spec()) == kept.result.fingerprint}
 
     @cached_property
     def curves(self) -> dict[str, dict[str, pd.DataFrame]]:
@@ -96,7 +130,7 @@ class BenchmarkPage:
         curves: dict[str, dict[str, pd.DataFrame]] = {}
         for row in self.manifest.rows:
             if (found := self.current.get(row.id)) is not None:
-                curves.setdefault(row.env, {})[row.algorithm] = found.curve
+                curves.setdefault(row.env, {})[row.label] = found.curve
         return curves
 
     def plot_path(self, env: str) -> Path:
@@ -117,7 +151,8 @@ class BenchmarkPage:
 
     def text(self) -> str:
         places = {"manifest": self._link(MANIFEST_DIR), "results": self._link(self.results_dir)}
-        lines = [HEAD.format(**places, episodes=EPISODES), *self._phase_overview()]
+        signs = {"few": FEW, "weak": WEAK, "later": LATER, "episodes": EPISODES}
+        lines = [HEAD.format(**places, **signs), *self._phase_overview()]
         lines += ["", LEGEND, "", "## Results", ""]
         for phase in self.manifest.phases:
             lines += [f"### Phase {phase.phase}: {phase.name}", "", *self._matrix(phase), ""]
@@ -128,7 +163,8 @@ class BenchmarkPage:
                         lines += ["", f"![{env}]({self._link(self.plot_path(env))})"]
                 lines.append("")
         lines += ["## Sources", "", "| tag | what |", "|---|---|"]
-        lines += [f"| {tag} | {text} |" for tag, text in self.manifest.sources.items()]
+        for tag, source in self.manifest.sources.items():
+            lines.append(f"| {tag}{LATER if source.is_later else ''} | {source.what} |")
         return "\n".join(lines) + "\n"
 
     def _link(self, path: Path) -> str:
@@ -136,31 +172,43 @@ class BenchmarkPage:
 
     def _mark(self, row: Row) -> str:
         if (found := self.current.get(row.id)) is not None:
-            return mark(row, found.result.total_reward_ma)
+            derived = is_derived(found.result)
+            return mark(row, found.result.total_reward_ma) if derived else HAND_PICKED
         return SKIPPED if row.skip else PENDING
 
     def _phase_overview(self) -> list[str]:
         """Phase by algorithm: how many envs have which mark."""
         algorithms = list(dict.fromkeys(row.algorithm for row in self.manifest.rows))
-        lines = _header("Phase", "Category", "Envs", *algorithms, "Overall")
+        lines = _header("Phase", "Category", "Envs", *algorithms, "Overall", "Robust")
         for phase in self.manifest.phases:
             rows = list(phase.rows)
             each = [self._tally([r for r in rows if r.algorithm == name]) for name in algorithms]
             envs = str(len({row.env for row in rows}))
-            lines.append(_line(str(phase.phase), phase.name, envs, *each, self._tally(rows)))
+            cells = (str(phase.phase), phase.name, envs, *each, self._tally(rows))
+            lines.append(_line(*cells, self._robust(rows)))
         return lines
+
+    def _robust(self, rows: Sequence[Row]) -> str:
+        """How many of the rows with a score have no weak session."""
+        found = [(row, self.current[row.id].result) for row in rows if row.id in self.current]
+        weak = [weak_sessions(row, result) for row, result in found if is_derived(result)]
+        known = [number for number in weak if number is not None]
+        return f"{known.count(0)} of {len(known)} rows" if known else "–"
 
     def _tally(self, rows: Sequence[Row]) -> str:
         marks = [self._mark(row) for row in rows]
-        order = (SOLVED, MEASURED, CLOSE, FAILED, PENDING, SKIPPED)
+        order = (SOLVED, MEASURED, CLOSE, FAILED, HAND_PICKED, PENDING, SKIPPED)
         return " ".join(f"{m} {marks.count(m)}" for m in order if m in marks) or "–"
 
     def _matrix(self, phase: Phase) -> list[str]:
-        """Env by algorithm."""
+        """Env by algorithm, its variants side by side."""
         lines = _header("Env", *phase.algorithms)
-        marks = {(row.env, row.algorithm): self._mark(row) for row in phase.rows}
+        marks: dict[tuple[str, str], list[str]] = {}
+        for row in phase.rows:
+            marks.setdefault((row.env, row.algorithm), []).append(self._mark(row))
         for env in dict.fromkeys(row.env for row in phase.rows):
-            lines.append(_line(env, *(marks.get((env, name), "–") for name in phase.algorithms)))
+            each = (" ".join(marks.get((env, name), ["–"])) for name in phase.algorithms)
+            lines.append(_line(env, *each))
         return lines
 
     def _table(self, table: Table) -> list[str]:
@@ -173,7 +221,7 @@ class BenchmarkPage:
         lines += _header(*([] if has_one_env else ["Env"]), *SCORE_COLUMNS, *RUN_COLUMNS)
         notes = []
         for row in table.rows:
-            name = [row.algorithm] if has_one_env else [row.env, row.algorithm]
+            name = [row.label] if has_one_env else [row.env, row.label]
             lines.append(_line(*name, *self._cells(row)))
             if note := row.skip or row.note:
                 notes.append(f"- {' '.join(name)}: {note}.")
@@ -184,27 +232,42 @@ class BenchmarkPage:
         kept = self.current.get(row.id)
         return [
             self._mark(row),
-            *(("–", "–") if kept is None else _scores(row, kept.result)),
-            "" if row.goal is None else f"{row.goal:g}",
-            _reference(row.best) if row.best else "",
-            "; ".join(map(_reference, row.references)),
+            *(("–", "–", "–") if kept is None else _scores(row, kept.result)),
+            _goal(row),
+            self._reference(row.best) if row.best else "",
+            "; ".join(differences(row)),
+            str(len(attempts(read_ledger(self.results_dir / row.id))) or ""),
+            "; ".join(map(self._reference, row.references)),
             f"[{row.spec_file}]({self._link(Path(row.spec_file))})",
             f"{row.spec_name}{''.join(f' `-s {flag}`' for flag in row.sets)}",
             *(("", "") if kept is None else self._run(row, kept.result)),
         ]
 
     def _run(self, row: Row, result: Result) -> tuple[str, str]:
-        """The folder, with its commit and plot, and the run time."""
-        provenance, folder = result.provenance, self.results_dir / row.id
-        sha = (provenance.git_shas[-1] or "unknown")[:9]
-        state = {None: " (tree not checked)", True: " with changes", False: ""}
-        place = f"[{result.folder}]({self._link(folder)}) at `{sha}`{state[provenance.git_dirty]}"
+        """The run folders, with their commits, the plot, and the run time."""
+        folder, places = self.results_dir / row.id, []
+        for trial in result.trials:
+            made = trial.provenance
+            state = {None: " (tree not checked)", True: " with changes", False: ""}[made.git_dirty]
+            places.append(f"{trial.folder} at `{(made.git_shas[-1] or 'unknown')[:9]}`{state}")
+        place = f"[{row.id}]({self._link(folder)}): {', '.join(places)}"
         place += f", [plot]({self._link(folder / PLOT)})"
-        if provenance.seconds is None:
+        made = result.trials[0].provenance
+        seconds = [trial.provenance.seconds for trial in result.trials]
+        cpu = [trial.provenance.cpu_seconds for trial in result.trials]
+        if None in seconds:
             return place, "not recorded"
-        cpu = provenance.cpu_seconds
-        time = f"{_time(provenance.seconds)} on {provenance.cores} cores"
-        return place, time if cpu is None else f"{time} (CPU {_time(cpu)})"
+        time = f"{_time(seconds)} on {made.cores} cores"
+        return place, time if None in cpu else f"{time} (CPU {_time(cpu)})"
+
+    def _reference(self, reference: Reference) -> str:
+        algorithm = f"{reference.algorithm} " if reference.algorithm else ""
+        spread = f" ± {reference.spread:g}" if reference.spread is not None else ""
+        frames = f" @{_count(reference.frames)}" if reference.frames else ""
+        note = f" ({reference.note})" if reference.note else ""
+        source = reference.source
+        later = LATER if self.manifest.sources[source].is_later else ""
+        return f"{algorithm}{reference.score:.10g}{spread}{frames} {source}{later}{note}"
 
 
 # Cells as text
@@ -222,39 +285,74 @@ def _settings_of(table: Table) -> str:
             for value, who in by_value.items()
         ]
         parts.append(f"{name} {', '.join(shown)}")
+        if name == "max_session" and (trials := {row.trials for row in table.rows}) != {1}:
+            parts.append(f"trials {', '.join(map(str, sorted(trials)))}")
     return " | ".join(parts)
 
 
-def _scores(row: Row, result: Result) -> tuple[str, str]:
-    few = f" ({len(result.sessions)} sessions)" if len(result.sessions) < 4 else ""
-    ma = _with_spread(result.total_reward_ma, result.sessions)
-    if row.best is not None and result.total_reward_ma >= row.best.score:
-        ma = f"**{ma}**"
-    played = result.evaluation
-    return f"{ma}{few}", _with_spread(played.mean, played.sessions) if played else "–"
+def _scores(row: Row, result: Result) -> tuple[str, str, str]:
+    """MA, what of its sessions it hides, and the evaluation."""
+    scores, derived = np.array(list(result.scores.values())), is_derived(result)
+    found = interval([scores], statistic=robust.mean)
+    ma = _with_spread(result.scores)
+    if found is not None:
+        ma = f"{result.total_reward_ma:.2f} [{found[0]:.2f}, {found[1]:.2f}]"
+    if derived and row.best is not None:
+        lower = -math.inf if found is None else found[0]
+        mean = result.total_reward_ma if len(scores) >= FEW else -math.inf
+        if max(lower, mean) >= row.best.score:
+            ma = f"**{ma}**"
+    of = f" of {row.sessions}" if len(scores) < row.sessions and derived else ""
+    iqm = f"{robust.interquartile_mean([scores]):.2f}"
+    weak = weak_sessions(row, result)
+    shown = f"{len(scores)}{of}, IQM {iqm}, worst {scores.min():.2f}"
+    shown += f", {WEAK} {weak} of {len(scores)}" if weak else ""
+    return ma, shown, _with_spread(result.evaluated) if result.evaluated else "–"
 
 
-def _with_spread(mean: float, sessions: Mapping[int, float]) -> str:
+def _with_spread(sessions: Mapping[str, float]) -> str:
     """A mean ± the standard deviation over sessions."""
     spread = f" ± {statistics.stdev(sessions.values()):.2f}" if len(sessions) > 1 else ""
-    return f"{mean:.2f}{spread}"
+    return f"{statistics.fmean(sessions.values()):.2f}{spread}"
 
 
-def _reference(reference: Reference) -> str:
-    algorithm = f"{reference.algorithm} " if reference.algorithm else ""
-    spread = f" ± {reference.spread:g}" if reference.spread is not None else ""
-    frames = f" @{_count(reference.frames)}" if reference.frames else ""
-    note = f" ({reference.note})" if reference.note else ""
-    return f"{algorithm}{reference.score:.10g}{spread}{frames} {reference.source}{note}"
+def _goal(row: Row) -> str:
+    others = ", ".join(f"{source} {score:g}" for source, score in row.other_targets.items())
+    return ("" if row.goal is None else f"{row.goal:g}") + (f" ({others})" if others else "")
 
 
-def _count(value: int) -> str:
+def differences(row: Row) -> list[str]:
+    """Settings of a row that the documents had other values of, theirs in brackets."""
+    spec = row.spec()
+    pace = spec.agent.algorithm.pace(spec)
+    settings = row.settings
+    ours = {
+        "max_frame": settings.max_frame,
+        "num_envs": settings.num_envs,
+        "sessions": row.sessions,
+        "log_frequency": settings.log_frequency,
+        "batch": spec.agent.algorithm.step_rows(spec),
+        "updates_per_frame": None if pace.whole_episodes else pace.gradient_steps / pace.frames,
+    }
+    theirs = row.documents.model_dump()
+    found = [
+        f"{name} {_count(ours[name])} ({_count(value)})"
+        for name, value in theirs.items()
+        if value is not None and value != ours[name]
+    ]
+    return found if spec.meta.precision == "float32" else [*found, "bf16"]
+
+
+def _count(value: object) -> str:
     """200000 as the documents write it: 2e5."""
+    if not isinstance(value, int) or value < 10_000:
+        return f"{value:.3g}" if isinstance(value, float) else str(value)
     mantissa, _, exponent = f"{value:e}".partition("e")
-    return str(value) if value < 10_000 else f"{float(mantissa):g}e{int(exponent)}"
+    return f"{float(mantissa):g}e{int(exponent)}"
 
 
-def _time(seconds: float) -> str:
+def _time(parts: Sequence[float | None]) -> str:
+    seconds = sum(filter(None, parts))
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds / 60:.1f} min"
 
 

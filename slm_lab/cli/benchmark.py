@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from slm_lab.benchmark import PAGE, PLOTS_DIR, RESULTS_DIR
-from slm_lab.cli.options import FAILED, LogLevel, print_columns
+from slm_lab.cli.options import DATA, FAILED, Data, LogLevel, RunFolders, print_columns
 
 if TYPE_CHECKING:
     from slm_lab.benchmark.runner import BenchmarkOutcome, Step
@@ -30,12 +31,9 @@ Algorithms = Annotated[
     list[str] | None, Option("--algo", help="Algorithm, such as PPO. Repeatable.")
 ]
 ManifestPath = Annotated[Path | None, Option(help="Another manifest: a folder, or a file of it.")]
-Data = Annotated[Path, Option("--data", "-d", help="Folder of the run folders.")]
 Results = Annotated[Path, Option(help="Folder of the collected results.")]
 Page = Annotated[Path, Option(help="The page that is written.")]
 Plots = Annotated[Path, Option(help="Folder of the page's plots.")]
-
-DATA = Path("data")
 
 
 @app.command()
@@ -50,6 +48,15 @@ def run(
         bool, Option("--dry-run", help="Print what would run and how long, and exit.")
     ] = False,
     retry: Annotated[bool, Option("--retry", help="Also rows whose last run failed.")] = False,
+    trials: Annotated[
+        int | None, Option(min=1, help="Only the first trials of each row; more can follow.")
+    ] = None,
+    sessions: Annotated[
+        int | None, Option(min=1, help="Only the first sessions of each trial.")
+    ] = None,
+    nice: Annotated[
+        int, Option(min=0, max=19, help="Give way to other work: 19 takes what is left over.")
+    ] = 0,
     log_level: LogLevel = "INFO",
     data: Data = DATA,
     results: Results = RESULTS_DIR,
@@ -57,16 +64,17 @@ def run(
 ) -> None:
     """Run the rows that are missing, and collect their results.
 
-    Each is run as `slm-lab run` would. An interrupted one goes on where it stopped. With a budget
-    the longest row that fits comes first; without one it is the order of the tables.
+    Each is run as `slm-lab run` would, with a seed derived from its spec, and every attempt stands
+    in the ledger of its row. An interrupted one goes on where it stopped. With a budget the longest
+    row that fits comes first; without one it is the order of the tables.
     """
     from slm_lab.benchmark.manifest import load_manifest
     from slm_lab.benchmark.result import read_results
     from slm_lab.benchmark.runner import open_steps, run_benchmark
 
     loaded = load_manifest(manifest)
-    rows = loaded.choose(phases=phases or (), envs=envs or (), algorithms=algorithms or ())
-    kept = read_results(results)
+    chosen = loaded.choose(phases=phases or (), envs=envs or (), algorithms=algorithms or ())
+    rows, kept = [row.limited(sessions, trials) for row in chosen], read_results(results)
     steps = open_steps(rows, loaded, kept, results_dir=results, data_dir=data, retry=retry)
     if not steps:
         typer.echo(f"Nothing to run: see `slm-lab benchmark status`. {len(rows)} row(s) asked for.")
@@ -74,6 +82,7 @@ def run(
     if dry_run:
         _print_plan(steps, budget)
         return
+    os.nice(nice)
     report = run_benchmark(
         loaded,
         steps,
@@ -102,7 +111,7 @@ def status(
     loaded = load_manifest(manifest)
     rows = loaded.choose(phases=phases or (), envs=envs or (), algorithms=algorithms or ())
     states = [row_state(row, results, data) for row in rows]
-    head = ("ENV", "ALGORITHM", "STATUS", "SCORE", "GOAL", "FOLDER OR REASON")
+    head = ("ENV", "ALGORITHM", "STATUS", "SCORE", "GOAL", "ATTEMPTS", "FOLDER OR REASON")
     _print_table(head, [_status_cells(state) for state in states])
     counts = Counter(state.status for state in states)
     typer.echo(", ".join(f"{number} {status}" for status, number in counts.items()))
@@ -110,20 +119,19 @@ def status(
 
 @app.command()
 def collect(
-    folders: Annotated[
-        list[str], Argument(metavar="FOLDER...", help="Run folders of finished rows.")
-    ],
+    folders: RunFolders,
+    data: Data = DATA,
     results: Results = RESULTS_DIR,
     manifest: ManifestPath = None,
 ) -> None:
     """Evaluate the final agents of run folders, and keep their results as small data."""
     from slm_lab.benchmark.collect import collect as collect_run
     from slm_lab.benchmark.manifest import load_manifest
+    from slm_lab.runs.find import located
 
-    loaded = load_manifest(manifest)
-    for folder in folders:
-        result = collect_run(folder, loaded, results)
-        score = f"{result.total_reward_ma:.2f} over {len(result.sessions)} session(s)"
+    paths = [located(folder, data) for folder in folders]
+    for result in collect_run(paths, load_manifest(manifest), results):
+        score = f"{result.total_reward_ma:.2f} over {len(result.scores)} session(s)"
         typer.echo(f"{results / result.row}  total_reward_ma {score}")
 
 
@@ -150,21 +158,24 @@ def audit(
         list[str] | None,
         Argument(metavar="[FOLDER...]", help="Run folders; without, the collected results."),
     ] = None,
+    data: Data = DATA,
     results: Results = RESULTS_DIR,
     page: Page = PAGE,
     plots: Plots = PLOTS_DIR,
     manifest: ManifestPath = None,
 ) -> None:
-    """Fail on results that do not match their row: spec, settings, seeds, code, plots, page."""
-    from slm_lab.benchmark.collect import audit_folder, audit_results
+    """Fail on results that do not match their row: spec, seeds, ledger, scores, code, page."""
+    from slm_lab.benchmark.audit import NOTE, audit_folder, audit_results
     from slm_lab.benchmark.manifest import load_manifest
+    from slm_lab.runs.find import located
 
-    loaded = load_manifest(manifest)
-    offences = [text for folder in folders or () for text in audit_folder(folder, loaded)]
+    loaded, paths = load_manifest(manifest), [located(word, data) for word in folders or ()]
+    found = [text for path in paths for text in audit_folder(path, loaded)]
     if not folders:
-        offences = list(audit_results(loaded, results, page=page, plots_dir=plots))
-    for offence in offences:
-        typer.echo(offence)
+        found = list(audit_results(loaded, results, page=page, plots_dir=plots))
+    for text in found:
+        typer.echo(text)
+    offences = [text for text in found if not text.startswith(NOTE)]
     if offences:
         typer.echo(f"{len(offences)} offence(s)", err=True)
         raise typer.Exit(FAILED)
@@ -177,10 +188,10 @@ def _status_cells(state: RowState) -> tuple[str, ...]:
     status = state.status.value
     if 0.0 < state.progress < 1.0:
         status += f" {state.progress:.0%}"
-    where = state.reason or ("" if state.folder is None else state.folder.as_posix())
+    where = state.reason or " ".join(folder.as_posix() for folder in state.folders)
     if not where and state.kept is not None:
-        where = state.kept.result.folder
-    return state.row.env, state.row.algorithm, status, score, goal, where
+        where = " ".join(trial.folder for trial in state.kept.result.trials)
+    return state.row.env, state.row.label, status, score, goal, str(state.attempts), where
 
 
 def _print_plan(steps: Sequence[Step], budget: float | None) -> None:

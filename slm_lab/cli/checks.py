@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
 from typer import Argument, Option
 
-from slm_lab.cli.options import FAILED
+from slm_lab.cli.options import DATA, FAILED, Data
 
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -48,6 +47,9 @@ def env_check(
     env_id: Annotated[str, Argument(help="Env id, such as CartPole-v1 or my_module:MyEnv-v0.")],
     num_envs: Annotated[int, Option(min=1, help="Envs in the batch.")] = 4,
     backend: Annotated[str, Option(help="Engine that runs the env, as in `env.backend`.")] = "auto",
+    seconds: Annotated[
+        float, Option(min=0.1, help="Stop after so long, and say what is left.")
+    ] = 10,
 ) -> None:
     """Check an env, and print its spaces, back-end and frames per second."""
     from slm_lab.env import check_env
@@ -58,9 +60,9 @@ def env_check(
         expected = ", ".join(get_args(Backend))
         raise typer.BadParameter(f"--backend: found `{backend}`, expected one of {expected}")
     tree = {"name": env_id, "num_envs": num_envs, "max_frame": 1, "backend": backend}
-    report = check_env(EnvSpec.model_validate(tree))
+    report = check_env(EnvSpec.model_validate(tree), seconds=seconds)
     typer.echo(report.format())
-    if report.problems:
+    if not report.ok:
         raise typer.Exit(FAILED)
 
 
@@ -69,7 +71,7 @@ def env_baseline(
     env_id: Annotated[str, Argument(help="Env id, such as CartPole-v1.")],
     episodes: Annotated[int, Option(min=1, help="Episodes to play.")] = 100,
     seed: Annotated[int, Option(help="Seed of the envs and of the actions.")] = 0,
-    data_dir: Annotated[str, Option(help="Folder of runs in which the score is kept.")] = "data",
+    data: Data = DATA,
 ) -> None:
     """Measure the score of random actions in an env, and keep it for the strength metrics."""
     from slm_lab.analysis.metrics import save_random_baseline
@@ -79,7 +81,7 @@ def env_baseline(
     spec = EnvSpec.model_validate({"name": env_id, "max_frame": 1})
     score = measure_random_policy(spec, episodes=episodes, seed=seed)
     assert score is not None, "without a time limit every episode is played"
-    path = Path(data_dir) / "random_baseline.json"
+    path = data / "random_baseline.json"
     is_saved = save_random_baseline(path, env_id, score.mean, score.std)
     spread = f"{score.mean:.2f} +- {score.std:.2f}"
     typer.echo(f"{env_id}: random policy {spread} over {score.episodes} episodes")

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from slm_lab.cli.options import BAD_INPUT, DataFolder, printable
+from slm_lab.cli.options import (
+    BAD_INPUT,
+    DATA,
+    RUN_FOLDER,
+    Data,
+    RunFolder,
+    RunFolders,
+    printable,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +27,12 @@ if TYPE_CHECKING:
     from slm_lab.analysis.comparison import EnvComparison, Estimate
     from slm_lab.analysis.tables import SavedTrial
 
-Output = Annotated[Path, Option("--output", "-o", help="Folder to write graphs into.")]
+PLOTS = "plots"  # beside the run folders, unless told otherwise
+
+Output = Annotated[
+    Path | None,
+    Option("--output", "-o", help=f"Folder to write into; {PLOTS}/ beside the runs by default."),
+]
 Legends = Annotated[
     str | None,
     Option("--legends", "-l", help="Names of the folders in the graph, separated by commas."),
@@ -28,15 +41,16 @@ Legends = Annotated[
 
 def plot(
     folders: Annotated[
-        str,
-        Option("--folders", "-f", help="Run folders, separated by commas: names in -d, or paths."),
-    ],
+        list[str] | None,
+        Argument(metavar="FOLDER...", help=f"Run folders, each {RUN_FOLDER}."),
+    ] = None,
+    listed: Annotated[str | None, Option("--folders", "-f", hidden=True)] = None,
     title: Annotated[
         str | None, Option("--title", "-t", help="Title; the env's name if not given.")
     ] = None,
     legends: Legends = None,
-    data_folder: DataFolder = Path("data"),
-    output: Output = Path("docs/plots"),
+    data: Data = DATA,
+    output: Output = None,
     legend: Annotated[bool, Option(help="Draw a legend.")] = True,
     x: Annotated[
         Literal["frame", "time", "opt_step"], Option("--x", help="What to draw against.")
@@ -48,7 +62,8 @@ def plot(
     from slm_lab.analysis.comparison_plot import default_title, plot_multi_trial
     from slm_lab.analysis.curves import FRAMES, OPT_STEPS, WALL_TIME
 
-    trials = _read(_split(folders), data_folder)
+    trials = _read([*(folders or ()), *([listed] if listed else ())], data)
+    output = output or _beside(trials)
     with _writing(output):
         paths = plot_multi_trial(
             trials,
@@ -64,7 +79,7 @@ def plot(
         typer.echo(str(path))
 
 
-def plot_list(data_folder: DataFolder = Path("data")) -> None:
+def plot_list(data: Data = DATA) -> None:
     """List the run folders, and whether they can be plotted."""
     from rich.table import Table
 
@@ -74,8 +89,8 @@ def plot_list(data_folder: DataFolder = Path("data")) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("folder", "algorithm", "env", "sessions", "frames", "plot"):
         table.add_column(column, justify="right" if column in ("sessions", "frames") else "left")
-    for path in listed(data_folder):
-        if not path.is_dir():
+    for path in listed(data):
+        if not path.is_dir() or path.name == PLOTS:
             continue
         try:
             trial = read_trial(path)
@@ -87,29 +102,27 @@ def plot_list(data_folder: DataFolder = Path("data")) -> None:
         cells = (path.name, trial.algorithm, trial.env, str(len(trial.sessions)), f"{frames:,.0f}")
         table.add_row(*map(_cell, cells), "yes")
     if not table.row_count:
-        typer.echo(f"No run folders in {data_folder}/. Train one, or give another with -d.")
+        typer.echo(f"No run folders in {data}/. Train one, or give another with --data.")
         return
     _console().print(table)
 
 
 def compare(
-    folders: Annotated[
-        list[str], Argument(help="Run folders: names in -d, or paths.", metavar="FOLDERS…")
-    ],
+    folders: RunFolders,
     title: Annotated[
         str | None, Option("--title", "-t", help="Title of the graphs and their files.")
     ] = None,
     legends: Legends = None,
-    data_folder: DataFolder = Path("data"),
-    output: Output = Path("docs/plots"),
+    data: Data = DATA,
+    output: Output = None,
     seed: Annotated[int, Option(min=0, help="Seed of the bootstrap.")] = 0,
 ) -> None:
     """Compare trials: robust statistics over seeds, with intervals, tests and graphs."""
     from slm_lab.analysis.comparison import compare as compare_trials
     from slm_lab.analysis.comparison_plot import default_title, plot_comparison
 
-    words = [word for argument in folders for word in _split(argument)]
-    trials = _read(words, data_folder)
+    trials = _read(folders, data)
+    output = output or _beside(trials)
     found = compare_trials(trials, _legends(legends, len(trials)), seed=seed)
     console = _console()
     for comparison in found:
@@ -121,25 +134,29 @@ def compare(
 
 
 def retro(
-    folder: Annotated[Path, Argument(help="Run folder of a trial or of a search.")],
+    folder: RunFolder,
     log_extra: Annotated[bool, Option("--log-extra", help="More graphs.")] = False,
+    data: Data = DATA,
 ) -> None:
     """Redo metrics, tables and graphs of a run folder from its saved files."""
     from slm_lab.api.results import analyze
+    from slm_lab.runs.find import find_folder
 
-    for metrics in analyze(folder, log_extra=log_extra):
+    path = find_folder(folder, data)
+    for metrics in analyze(path, log_extra=log_extra):
         typer.echo(f"{metrics.graph_png.name.split('_trial_graph')[0]}: {metrics.summary_line()}")
-    typer.echo(f"Graphs in {folder}")
+    typer.echo(f"Graphs in {path}")
 
 
 def dashboard(
-    directory: Annotated[Path, Argument(metavar="DIR", help="Folder of runs, or one run.")] = Path(
-        "data"
-    ),
+    folder: Annotated[
+        str, Argument(metavar="[FOLDER]", help=f"Folder of runs, or one run: {RUN_FOLDER}.")
+    ] = "",
     host: Annotated[
         str, Option(help="Address to listen on; 127.0.0.1 is this machine alone.")
     ] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8050,
+    data: Data = DATA,
 ) -> None:
     """Serve a page on all runs of a folder: live curves, comparison, logs, targets."""
     try:
@@ -150,6 +167,9 @@ def dashboard(
         fix = "Install it: pip install 'slm-lab[dashboard]'"
         typer.echo(f"dashboard needs {error.name}, which is not installed. {fix}", err=True)
         raise typer.Exit(BAD_INPUT) from None
+    from slm_lab.runs.find import located
+
+    directory = located(folder, data) if folder else data
     server = open_server(directory, host=host, port=port)
     name = f"[{host}]" if ":" in host else host
     typer.echo(f"Runs of {directory} at http://{name}:{server.server_port}  (Ctrl-C ends)")
@@ -164,23 +184,34 @@ def dashboard(
 
 
 def report(
-    folder: Annotated[Path, Argument(help="Run folder of a trial or a search.")],
+    folder: RunFolder,
     output: Annotated[
         Path | None, Option("--output", "-o", help="File; in the run folder if not given.")
     ] = None,
+    data: Data = DATA,
 ) -> None:
     """Write a run as one HTML file to send: summary, curves, tables, spec, versions, videos."""
     from slm_lab.dashboard.report import write_report
+    from slm_lab.runs.find import find_folder
 
-    path = write_report(folder, output)
+    path = write_report(find_folder(folder, data), output)
     typer.echo(f"{path}  ({path.stat().st_size / 1e6:.1f} MB, opens offline)")
 
 
-def _read(words: Sequence[str], data_folder: Path) -> list[SavedTrial]:
+def _read(arguments: Sequence[str], data: Path) -> list[SavedTrial]:
+    """Read trials; the earlier spelling of several folders has commas between them."""
     from slm_lab.analysis.tables import read_trial
     from slm_lab.runs.find import find_folder
 
-    return [read_trial(find_folder(word, data_folder)) for word in words]
+    words = [word for text in arguments for word in map(str.strip, text.split(",")) if word]
+    if not words:
+        raise typer.BadParameter(f"FOLDER: expected at least one run folder, {RUN_FOLDER}")
+    return [read_trial(find_folder(word, data)) for word in words]
+
+
+def _beside(trials: Sequence[SavedTrial]) -> Path:
+    """The folder for graphs of several runs, in the folder that holds the first of them."""
+    return trials[0].folder.parent / PLOTS
 
 
 @contextmanager
@@ -192,14 +223,7 @@ def _writing(output: Path) -> Iterator[None]:
         yield
     except OSError as error:
         found = f"{error.filename or output} cannot be written ({error.strerror})"
-        raise RunFolderError(f"-o: {found}. Give another folder.") from None
-
-
-def _split(text: str) -> list[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not words:
-        raise typer.BadParameter("--folders: expected at least one run folder")
-    return words
+        raise RunFolderError(f"--output: {found}. Give another folder.") from None
 
 
 def _legends(text: str | None, count: int) -> list[str] | None:

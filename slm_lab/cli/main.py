@@ -5,6 +5,7 @@ Importing this module is cheap, because each command imports what it needs when 
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import os
 import sys
@@ -15,12 +16,13 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from slm_lab.cli import benchmark, checks, graphs, replay, runs, specs, train
-from slm_lab.cli.options import FAILED, printable
+from slm_lab.cli.options import FAILED, Command, printable
 from slm_lab.error import LabError
 
 app = typer.Typer(
@@ -28,33 +30,47 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 # In the order of `slm-lab --help`.
-COMMANDS: dict[str, Callable[..., None]] = {
-    "enjoy": replay.enjoy,
-    "eval": replay.evaluate,
-    "export": replay.export,
-    "pull": runs.pull,
-    "push": runs.push,
-    "graduate": runs.graduate,
-    "run-remote": train.run_remote,
-    "doctor": checks.doctor,
-    "list": runs.list_runs,
-    "dashboard": graphs.dashboard,
-    "report": graphs.report,
-    "spec": specs.spec,
-    "specs": specs.specs,
-    "plot": graphs.plot,
-    "plot-list": graphs.plot_list,
-    "compare": graphs.compare,
-    "retro": graphs.retro,
-    "run": train.run,
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Train": {
+        "run": train.run,
+        "specs": specs.specs,
+        "run-remote": train.run_remote,
+    },
+    "Look": {
+        "list": runs.list_runs,
+        "enjoy": replay.enjoy,
+        "eval": replay.evaluate,
+        "plot": graphs.plot,
+        "plot-list": graphs.plot_list,
+        "compare": graphs.compare,
+        "dashboard": graphs.dashboard,
+        "retro": graphs.retro,
+    },
+    "Share": {
+        "report": graphs.report,
+        "export": replay.export,
+        "pull": runs.pull,
+        "push": runs.push,
+        "graduate": runs.graduate,
+    },
+    "Develop": {
+        "spec": specs.spec,
+        "doctor": checks.doctor,
+    },
 }
 GROUPS = {"env": checks.app, "benchmark": benchmark.app}
-for name, command in COMMANDS.items():
-    app.command(name)(command)
+for panel, commands in COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, cls=Command, rich_help_panel=panel)(command)
 for name, group in GROUPS.items():
-    app.add_typer(group, name=name)
+    for info in group.registered_commands:
+        info.cls = Command
+    app.add_typer(group, name=name, rich_help_panel="Develop")
+NAMES = {*GROUPS, *(name for commands in COMMANDS.values() for name in commands)}
+SPEC_SUFFIXES = (".json", ".yaml", ".yml")
 
 DEBUG_VARIABLE = "SLM_LAB_DEBUG"
 MAX_DOTENV_BYTES = 100_000
@@ -68,20 +84,58 @@ DSTACK_SERVER_URL
 SETTINGS = frozenset(_SETTINGS.split())
 
 
+class UnknownCommand(LabError):
+    """A first word that is neither a command nor a spec."""
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"slm-lab {importlib.metadata.version('slm-lab')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None: ...
+
+
 def main() -> None:
     """Entry point: also takes the older form `slm-lab SPEC_FILE SPEC_NAME MODE`."""
     warnings.showwarning = _show_warning
     arguments = sys.argv[1:]
-    if arguments and arguments[0] not in {*COMMANDS, *GROUPS, "--help"}:
-        arguments = ["run", *arguments]
-    if "--help" not in arguments:  # which need not wait for the spec package to be imported
+    if not {"--help", "-h"} & {*arguments}:  # which need not wait for the spec package's import
         from slm_lab.spec.error import SpecWarning
 
         warnings.simplefilter("always", SpecWarning)
     with guarded(arguments):
+        arguments = _with_command(arguments)
         if note := load_dotenv(Path(".env"), os.environ):
             typer.echo(note, err=True)
         app(arguments, prog_name="slm-lab")
+
+
+def _with_command(arguments: list[str]) -> list[str]:
+    """Put `run` before a spec and before options; another first word must be a command."""
+    first = arguments[0] if arguments else "--help"
+    if first in {*NAMES, "--help", "-h", "--version"}:
+        return arguments
+    if first.startswith("-") or first.endswith(SPEC_SUFFIXES) or "/" in first:
+        return ["run", *arguments]
+    from slm_lab.spec.error import nearest
+    from slm_lab.spec.load import packaged_specs
+
+    shipped = {name for _, name in packaged_specs()}
+    if first in shipped or Path(first).exists():
+        return ["run", *arguments]
+    close = nearest(first, sorted({*NAMES, *shipped}))
+    hint = f" Did you mean {' or '.join(f'`slm-lab {name}`' for name in close)}?" if close else ""
+    if first in ("train", "dev", "search"):
+        hint = f" Did you mean `slm-lab run SPEC_NAME {first}`?"
+    raise UnknownCommand(f"there is no `{first}`.{hint} `slm-lab --help` lists the commands.")
 
 
 def retro_main() -> None:

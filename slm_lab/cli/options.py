@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from typer import Option
+import typer.core
+from typer import Argument, Option
 
 FAILED = 1
 BAD_INPUT = 2
@@ -29,12 +30,27 @@ Trust = Annotated[
         help="Let the spec of a run folder import this module, as my_package.envs. Repeatable.",
     ),
 ]
-
-
 LogLevel = Annotated[str, Option(envvar="LOG_LEVEL", help="DEBUG, INFO, WARNING or ERROR.")]
-DataFolder = Annotated[
-    Path, Option("--data-folder", "-d", help="Folder that holds the run folders.")
+DATA = Path("data")
+Data = Annotated[
+    Path, Option("--data", "-d", metavar="DIR", help="Folder that holds the run folders.")
 ]
+RUN_FOLDER = "a path, a name in --data, or `latest`"
+RunFolder = Annotated[str, Argument(metavar="FOLDER", help=f"Run folder: {RUN_FOLDER}.")]
+RunFolders = Annotated[
+    list[str], Argument(metavar="FOLDER...", help=f"Run folders, each {RUN_FOLDER}.")
+]
+# Earlier spellings, which scripts and documents still have; `--help` does not list them.
+TODAY = {"--data-folder": "--data", "--data-dir": "--data", "--out": "--output"}
+
+
+class Command(typer.core.TyperCommand):
+    """A command that also takes the earlier spellings of its options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        pairs = (word.partition("=") for word in args)
+        words = ["".join((TODAY.get(name, name), *value)) for name, *value in pairs]
+        return super().parse_args(ctx, words)
 
 
 def printable(text: str) -> str:

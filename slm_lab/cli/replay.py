@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from slm_lab.cli.options import Trust, printable
+from slm_lab.cli.options import DATA, RUN_FOLDER, Data, Trust, printable
 
 if TYPE_CHECKING:
     from slm_lab.analysis.evaluation import Evaluation
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EPISODES, EPISODES_ON_VIDEO = 10, 1
 
 Folder = Annotated[
-    str, Argument(help="Run folder, a *_spec.json or *_spec.yaml in it, or `latest`.")
+    str, Argument(metavar="FOLDER", help=f"Run folder, or a *_spec.json in it: {RUN_FOLDER}.")
 ]
 Trial = Annotated[int | None, Option(min=0, help="Trial; the best one if not given.")]
 SessionIndex = Annotated[int | None, Option(min=0, help="Session; the best one if not given.")]
@@ -54,10 +54,15 @@ def enjoy(
     video: Annotated[
         bool, Option("--video", help="Write a video: .mp4 with imageio-ffmpeg, else .gif.")
     ] = False,
-    out: Annotated[
+    output: Annotated[
         Path | None,
-        Option(help="File of the video, .mp4 or .gif; in the folder's video/ if not given."),
+        Option(
+            "--output",
+            "-o",
+            help="File of the video, .mp4 or .gif; in the folder's video/ if not given.",
+        ),
     ] = None,
+    data: Data = DATA,
     trust: Trust = None,
 ) -> None:
     """Replay a trained agent and print its returns."""
@@ -65,12 +70,12 @@ def enjoy(
     from slm_lab.playback.enjoy import enjoy as play_saved
     from slm_lab.runs.find import open_run
 
-    run = open_run(folder, trial=trial, trust=trust or (), checkpoint=checkpoint)
+    run = open_run(folder, trial=trial, data_dir=data, trust=trust or (), checkpoint=checkpoint)
     session = _announce(run, session, best=not last)
-    is_filmed = video or out is not None
-    if is_filmed and out is None:
+    is_filmed = video or output is not None
+    if is_filmed and output is None:
         suffix = ".mp4" if can_write_mp4() else ".gif"
-        out = run.layout.video_path(
+        output = run.layout.video_path(
             run.trial, session, suffix, best=not last, checkpoint=checkpoint
         )
     played = play_saved(
@@ -81,11 +86,11 @@ def enjoy(
         seed=seed,
         sampled=sampled,
         render=render,
-        video=out,
+        video=output,
     )
     _print_episodes(played)
-    if out is not None:
-        typer.echo(f"video   {out}")
+    if output is not None:
+        typer.echo(f"video   {output}")
 
 
 def enjoy_mode(
@@ -95,6 +100,7 @@ def enjoy_mode(
     sets: Sequence[str] | None,
     render: bool,
     seed: int | None,
+    data: Path,
     trust: Sequence[str] | None,
 ) -> None:
     """Run `slm-lab run SPEC_FILE SPEC_NAME enjoy@WHERE`; the saved spec is used, not SPEC_FILE."""
@@ -106,7 +112,7 @@ def enjoy_mode(
         raise typer.BadParameter("enjoy what? Give enjoy@FOLDER, enjoy@SPEC or enjoy@latest.")
     if sets:
         raise typer.BadParameter("-s changes nothing in enjoy: an agent is replayed as it was.")
-    run = open_run(where, spec_name=spec_name, trust=trust or ())
+    run = open_run(where, spec_name=spec_name, data_dir=data, trust=trust or ())
     session = _announce(run, None, best=True)
     _print_episodes(play_saved(run, session, episodes=EPISODES, seed=seed or 0, render=render))
 
@@ -128,13 +134,15 @@ def evaluate(
     trial: Trial = None,
     last: Last = False,
     checkpoint: Checkpoint = "",
+    data: Data = DATA,
     trust: Trust = None,
 ) -> None:
     """Score every session of a trial over fresh episodes, with confidence intervals."""
     from slm_lab.api.results import evaluate as evaluate_run
+    from slm_lab.runs.find import located
 
     evaluation = evaluate_run(
-        folder,
+        located(folder, data),
         trial=trial,
         episodes=episodes,
         sampled=sampled,
@@ -152,22 +160,24 @@ def export(
         Literal["torch-export", "torchscript", "onnx"],
         Option(help="torch-export is .pt2, torchscript .ts, onnx .onnx."),
     ] = "torch-export",
-    out: Annotated[
-        Path | None, Option(help="File to write; in the folder's model/ if not given.")
+    output: Annotated[
+        Path | None,
+        Option("--output", "-o", help="File to write; in the folder's model/ if not given."),
     ] = None,
     trial: Trial = None,
     session: SessionIndex = None,
     last: Last = False,
     checkpoint: Checkpoint = "",
+    data: Data = DATA,
     trust: Trust = None,
 ) -> None:
     """Write a trained agent as one file, observation in, action out, checked against the agent."""
     from slm_lab.playback.export import export_policy
     from slm_lab.runs.find import open_run
 
-    run = open_run(folder, trial=trial, trust=trust or (), checkpoint=checkpoint)
+    run = open_run(folder, trial=trial, data_dir=data, trust=trust or (), checkpoint=checkpoint)
     session = run.best_session(best=not last) if session is None else session
-    path = export_policy(run, session, best=not last, format=format, out=out)
+    path = export_policy(run, session, best=not last, format=format, out=output)
     typer.echo(
         f"{path}  (acts as the live agent does in float32, on recorded and random observations)"
     )

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from slm_lab.cli.options import BAD_INPUT, DataFolder, print_columns, printable
+from slm_lab.cli.options import BAD_INPUT, DATA, Data, RunFolders, print_columns, printable
 from slm_lab.error import LabError
 
 if TYPE_CHECKING:
     from slm_lab.hub.transfer import Progress, Transfer
     from slm_lab.runs.summary import RunSummary
 
-HEAD = ("RUN", "ALGORITHM", "ENV", "STATUS", "SCORE", "TARGET", "FRAMES", "SESSIONS", "STARTED")
-RIGHT = ("SCORE", "TARGET", "FRAMES", "SESSIONS")
+NUMBERS = ("LAST_100", "MA", "EVALUATED", "TARGET", "FRAMES", "SESSIONS")
+HEAD = ("RUN", "ALGORITHM", "ENV", "STATUS", *NUMBERS, "STARTED")
 STYLES = {"running": "cyan", "done": "green", "failed": "red", "resumable": "yellow"}
 
 Repo = Annotated[
@@ -33,45 +33,48 @@ def list_runs(
     pattern: Annotated[
         str, Argument(help="Part of a folder's name; here also of algorithm, env or status.")
     ] = "",
-    data_dir: Annotated[Path, Option("--data-dir", "-d", help="Folder of runs.")] = Path("data"),
+    data: Data = DATA,
     repo: Repo = None,
     only_local: Annotated[bool, Option("--local", help="Only what is here.")] = False,
     only_remote: Annotated[bool, Option("--remote", help="Only what is on the hub.")] = False,
 ) -> None:
-    """List runs: those here with score, frames, status and date, then those on the hub, if set."""
+    """List runs: those here with scores, frames, status and date, then those on the hub, if set."""
     has_remote = not only_local and (repo is not None or bool(os.environ.get("HF_REPO")))
-    if not only_remote and (data_dir.is_dir() or not has_remote):
-        print_local(pattern, data_dir)
+    if not only_remote and (data.is_dir() or not has_remote):
+        print_local(pattern, data)
     if has_remote or only_remote:
         print_remote(pattern, repo)
 
 
-def print_local(pattern: str, data_dir: Path) -> None:
+def print_local(pattern: str, data: Path) -> None:
     """Print the runs of a folder: a table on a terminal, plain columns into a pipe."""
     from slm_lab.runs.catalog import RunCatalog
 
-    if not data_dir.is_dir():
-        typer.echo(f"-d: no folder {data_dir}. Expected one that holds runs.", err=True)
+    if not data.is_dir() and data != DATA:
+        typer.echo(f"--data: no folder {data}. Expected one that holds runs.", err=True)
         raise typer.Exit(BAD_INPUT)
-    runs = [run for run in RunCatalog(data_dir).scan() if run.matches(pattern)]
+    runs = [run for run in RunCatalog(data).scan() if run.matches(pattern)]
     if not runs:
         fitting = f" that fits `{pattern}`" if pattern else ""
-        typer.echo(f"No run{fitting} in {data_dir}.", err=True)
+        typer.echo(f"No run{fitting} in {data}. `slm-lab run` makes one.", err=True)
         return
     head: tuple[str, ...] = HEAD
     rows: list[tuple[str, ...]] = [_cells(run) for run in runs]
+    if not any(run.evaluated for run in runs):
+        at = HEAD.index("EVALUATED")
+        head, *rows = [(*row[:at], *row[at + 1 :]) for row in (head, *rows)]
     reasons = [printable(run.reason) if run.status == "done" else "" for run in runs]
     if any(reasons):  # why callbacks ended them
-        head = (*HEAD, "REASON")
+        head = (*head, "REASON")
         rows = [(*row, why) for row, why in zip(rows, reasons, strict=True)]
     if sys.stdout.isatty():
         _print_table(head, rows)
     else:
-        print_columns(head, rows, RIGHT)
+        print_columns(head, rows, NUMBERS)
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:
-    sessions = f"{run.sessions}/{run.max_session}"
+    sessions, scores = f"{run.finished}/{run.max_session}", (run.last_100, run.score, run.evaluated)
     if run.kind == "search":
         sessions = f"{run.trials}/{run.max_trial or '?'} trials"
     return (
@@ -79,7 +82,7 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
         printable(run.algorithm),
         printable(run.env),
         run.status,
-        "" if run.score is None else f"{run.score:.2f}",
+        *("" if score is None else f"{score:.2f}" for score in scores),
         "" if run.target is None else f"{run.target:g}",
         f"{run.frame:,}",
         sessions,
@@ -96,7 +99,7 @@ def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     for name in head:
         folds = name in ("RUN", "REASON")
         overflow: Any = "fold" if folds else "ellipsis"
-        justify: Any = "right" if name in RIGHT else "left"
+        justify: Any = "right" if name in NUMBERS else "left"
         table.add_column(name.lower(), justify=justify, overflow=overflow, no_wrap=not folds)
     for row in rows:
         table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
@@ -123,7 +126,7 @@ def pull(
         str, Argument(help="Name of a run folder, or part of several; * and ? work.")
     ],
     show: Annotated[bool, Option("--list", "-l", help="Only list what would be fetched.")] = False,
-    data_folder: DataFolder = Path("data"),
+    data: Data = DATA,
     repo: Repo = None,
     force: Annotated[bool, Option("--force", help="Replace files that were changed here.")] = False,
     if_exists: Annotated[
@@ -149,32 +152,34 @@ def pull(
         raise RemoteError(f"PATTERN: {found}. `slm-lab list --remote` shows what is there.")
 
     def fetch(name: str, progress: Progress) -> Transfer:
-        return transfer.pull(remote, name, data_folder, force=force, progress=progress)
+        return transfer.pull(remote, name, data, force=force, progress=progress)
 
-    _each(names, fetch, "Pulled", f"into {data_folder}")
+    _each(names, fetch, "Pulled", f"into {data}")
 
 
 def push(
-    folders: Annotated[list[Path], Argument(metavar="DIR...", help="Run folders.")],
+    folders: RunFolders,
     repo: Repo = None,
     force: Annotated[
         bool, Option("--force", help="Replace what somebody else has pushed.")
     ] = False,
+    data: Data = DATA,
 ) -> None:
     """Send run folders to the hub; only what it does not have is sent."""
     from slm_lab.hub import transfer
     from slm_lab.hub.remote import open_remote
+    from slm_lab.runs.find import located
 
     remote = open_remote(repo)
 
     def send(name: str, progress: Progress) -> Transfer:
         return transfer.push(remote, Path(name), force=force, progress=progress)
 
-    _each([str(folder) for folder in folders], send, "Pushed", f"to {remote.label}")
+    _each([str(located(word, data)) for word in folders], send, "Pushed", f"to {remote.label}")
 
 
 def graduate(
-    run: Annotated[str, Argument(metavar="DIR|NAME", help="A run folder, here or there.")],
+    run: Annotated[str, Argument(metavar="FOLDER", help="A run folder, here or there.")],
     source: Annotated[
         str | None, Option("--from", help="Where NAME is. By default HF_REPO.")
     ] = None,
@@ -182,10 +187,13 @@ def graduate(
         str, Option("--to", help="Public dataset, or file:PATH.")
     ] = "SLM-Lab/benchmark",
     check: Annotated[bool, Option("--check", help="Only say whether it could graduate.")] = False,
+    data: Data = DATA,
 ) -> None:
     """Publish a finished run whose spec has the Settings of the benchmark it claims to be of."""
     from slm_lab.benchmark.graduate import graduate as publish
+    from slm_lab.runs.find import located
 
+    run = str(located(run, data))
     with _progress("Graduating") as progress:
         outcome = publish(run, source, target, only_check=check, progress=progress)
     for line in outcome.notes:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
 from slm_lab.cli.options import BAD_INPUT, Sets, print_columns
+from slm_lab.error import LabError
+
+if TYPE_CHECKING:
+    from slm_lab.spec.load import SpecCheck
 
 
 def spec(
@@ -35,6 +39,9 @@ def spec(
     compatibility: Annotated[
         bool, Option("--compatibility", help="Print which features go together, in Markdown.")
     ] = False,
+    glossary: Annotated[
+        bool, Option("--glossary", help="Print what every column and metric means, in Markdown.")
+    ] = False,
 ) -> None:
     """Print a resolved spec, or check whole files. Without arguments: list the shipped specs."""
     from slm_lab.spec import load_spec, packaged_specs
@@ -48,6 +55,10 @@ def spec(
         from slm_lab.spec.compatibility import compatibility_page
 
         typer.echo(compatibility_page(), nl=False)
+    elif glossary:
+        from slm_lab.runs.glossary import page as glossary_page
+
+        typer.echo(glossary_page(), nl=False)
     elif not files:
         for path, spec_name in packaged_specs():
             typer.echo(f"{path.as_posix()}  {spec_name}")
@@ -125,10 +136,26 @@ def _check_files(files: list[str]) -> int:
             _print_check(False, file, error.problems)
             continue
         for result in results:
-            is_ok &= result.ok
+            problems = [*map(str, result.problems), *_env_problems(result)]
             warnings = [f"warning: {warning}" for warning in result.warnings]
-            _print_check(result.ok, f"{file}  {result.name}", [*result.problems, *warnings])
+            is_ok &= not problems
+            _print_check(not problems, f"{file}  {result.name}", [*problems, *warnings])
     return 0 if is_ok else BAD_INPUT
+
+
+def _env_problems(check: SpecCheck) -> list[str]:
+    """Whether the env of a spec is there; a missing package becomes a warning of the check."""
+    if check.env is None:
+        return []
+    from slm_lab.env.registry import MissingPackage, look_up  # gymnasium
+
+    try:
+        look_up(check.env)
+    except MissingPackage as missing:
+        check.warnings.append(str(missing))
+    except LabError as error:
+        return [str(error)]
+    return []
 
 
 def _print_check(is_ok: bool, name: str, notes: Sequence[object]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 from typer import Argument, Option
 
-from slm_lab.cli.options import FAILED, LogLevel, Sets, Trust, printable
+from slm_lab.cli.options import DATA, FAILED, Data, LogLevel, Sets, Trust, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,18 +23,28 @@ if TYPE_CHECKING:
     from slm_lab.spec import Spec
     from slm_lab.training.options import RunOptions
 
-DEFAULT_SPEC_FILE = "slm_lab/spec/benchmark/ppo/ppo_cartpole.json"
-DEFAULT_SPEC_NAME = "ppo_cartpole"
+DEMO = "ppo_cartpole"
 SHOWN_TRIALS = 5
 
-SpecFile = Annotated[str, Argument(help="Spec file: a path, or one that ships with slm_lab.")]
-SpecName = Annotated[str, Argument(help="Name of the spec in the file.")]
-Mode = Annotated[
-    str,
+SpecFile = Annotated[
+    str | None,
     Argument(
+        metavar="[SPEC_FILE]", help="A file. A shipped spec needs none: `run ppo_cartpole train`."
+    ),
+]
+SpecName = Annotated[
+    str | None,
+    Argument(
+        metavar="[SPEC_NAME]", help="Name of the spec; without, those of the file are listed."
+    ),
+]
+Mode = Annotated[
+    str | None,
+    Argument(
+        metavar="[MODE]",
         help="dev: one session, more checks. train: every session. search: many trials. "
         "train@latest, train@FOLDER, search@...: go on with an earlier run. "
-        "enjoy@FOLDER: replay."
+        "enjoy@FOLDER: replay.",
     ),
 ]
 Render = Annotated[
@@ -97,9 +108,9 @@ StopRay = Annotated[
 
 
 def run(
-    spec_file: SpecFile = DEFAULT_SPEC_FILE,
-    spec_name: SpecName = DEFAULT_SPEC_NAME,
-    mode: Mode = "dev",
+    spec_file: SpecFile = None,
+    spec_name: SpecName = None,
+    mode: Mode = None,
     sets: Sets = None,
     render: Render = False,
     log_level: LogLevel = "INFO",
@@ -118,23 +129,30 @@ def run(
     upload_hf: UploadHF = False,
     follow_budget: FollowBudget = False,
     stop_ray: StopRay = False,
+    data: Data = DATA,
     trust: Trust = None,
 ) -> None:
     """Train a spec. Without arguments: PPO on CartPole, a demo of a minute."""
+    if stop_ray:
+        _stop_searches(data)
+        return
+    chosen = choose_spec(spec_file, spec_name, mode)
+    if chosen is None:
+        _print_names(str(spec_file))
+        return
+    mode = chosen.mode or "dev"
     if mode.partition("@")[0] == "enjoy":
         from slm_lab.cli.replay import enjoy_mode
 
-        enjoy_mode(mode, spec_name, sets=sets, render=render, seed=seed, trust=trust)
-        return
-    if stop_ray:
-        _stop_searches()
+        name = chosen.name
+        enjoy_mode(mode, name, sets=sets, render=render, seed=seed, data=data, trust=trust)
         return
     from slm_lab.spec import load_spec
     from slm_lab.training.options import RunOptions
 
     flags = [(k, v) for k, v in (("compile", compile), ("random_seed", seed)) if v is not None]
-    sets = [*(sets or ()), *(f"meta.{key}={value}" for key, value in flags)]
-    spec = load_spec(spec_file, spec_name, sets=sets, trust=trust or ())
+    written = [*(sets or ()), *(f"meta.{key}={value}" for key, value in flags)]
+    spec = load_spec(chosen.file, chosen.name, sets=written, trust=trust or ())
     if dry_run:
         _print_search_plan(spec, mode)
         return
@@ -146,6 +164,7 @@ def run(
         optimize_perf=optimize_perf,
         cuda_offset=cuda_offset,
         wandb=wandb,
+        data_dir=str(data),
         keep=keep,
         validate=validate,
         ray_address=ray_address,
@@ -153,13 +172,15 @@ def run(
         timestamp=timestamp,
         follow_budget=follow_budget,
     )
-    _run(spec, mode, options, again=f"slm-lab run {spec_file} {spec_name}")
+    given: dict[str, Any] = {"-s": sets, "--seed": seed, "--compile": compile, "--trust": trust}
+    given |= {} if data == DATA else {"--data": str(data)}
+    _run(spec, mode, options, NextSteps(chosen.words, given, data))
 
 
 def run_remote(
-    spec_file: Annotated[str, Argument(help="Spec file, as for `run`.")],
-    spec_name: SpecName,
-    mode: Annotated[str, Argument(help="train, search or dev.")] = "train",
+    spec_file: Annotated[str, Argument(metavar="[SPEC_FILE]", help="As for `run`.")],
+    spec_name: SpecName = None,
+    mode: Annotated[str | None, Argument(metavar="[MODE]", help="train, search or dev.")] = None,
     name: Annotated[
         str | None,
         Option("--name", "-n", help="Name of the run in dstack; SPEC_NAME if not given."),
@@ -192,11 +213,16 @@ def run_remote(
     from slm_lab.runs.layout import new_timestamp
     from slm_lab.spec import load_spec
 
-    spec = load_spec(spec_file, spec_name, sets=sets or [], trust=trust or ())
+    chosen = choose_spec(spec_file, spec_name, mode)
+    if chosen is None:
+        _print_names(spec_file)
+        return
+    mode = chosen.mode or "train"
+    spec = load_spec(chosen.file, chosen.name, sets=sets or [], trust=trust or ())
     _check(spec, mode)
     run = RemoteRun(
-        name=name or spec_name.lower().replace("_", "-"),
-        spec_name=spec_name,
+        name=name or chosen.name.lower().replace("_", "-"),
+        spec_name=chosen.name,
         run_name=spec.name,
         mode=mode,
         timestamp=new_timestamp(),
@@ -205,7 +231,7 @@ def run_remote(
         profile=profile,
         max_hours=max_duration,
     )
-    task = build_task(run, pack(spec_file, spec), os.environ)
+    task = build_task(run, pack(chosen.file, spec), os.environ)
     lacking = missing_token(task, os.environ)
     if dry_run:
         typer.echo(to_yaml(task), nl=False)
@@ -218,14 +244,51 @@ def run_remote(
     _print_submitted(reply, run, task, f"{spec.agent.algorithm.name} on {spec.env.name}")
 
 
-def _stop_searches() -> None:
+class ChosenSpec(NamedTuple):
+    """The spec and the mode that a command names; `words` name the spec as its user did."""
+
+    file: str
+    name: str
+    mode: str | None
+    words: tuple[str, ...]
+
+
+def choose_spec(
+    spec_file: str | None, spec_name: str | None, mode: str | None
+) -> ChosenSpec | None:
+    """Read the words of `run`: SPEC_FILE SPEC_NAME MODE, where a spec that ships needs no file, nor
+    the only spec of a file its name. None for a file alone."""
+    from slm_lab.spec.load import packaged_file, spec_names
+
+    given = spec_file or DEMO
+    shipped = packaged_file(given)
+    if shipped is not None and mode is None:
+        return ChosenSpec(shipped.as_posix(), given, spec_name, (given,))
+    if spec_name is None:
+        return None
+    is_mode = spec_name.partition("@")[0] in ("dev", "train", "search", "enjoy")
+    if mode is None and is_mode and len(names := spec_names(given)) == 1:
+        return ChosenSpec(given, names[0], spec_name, (given, names[0]))
+    return ChosenSpec(given, spec_name, mode, (given, spec_name))
+
+
+def _print_names(spec_file: str) -> None:
+    from slm_lab.spec import spec_names
+
+    names = spec_names(spec_file)
+    typer.echo("\n".join(names))
+    example = shlex.join(["slm-lab", "run", spec_file, *names[:1], "dev"])
+    typer.echo(f"{len(names)} spec(s) in {spec_file}. Run one: {example}", err=True)
+
+
+def _stop_searches(data: Path) -> None:
     from slm_lab.search.processes import stop_searches
 
-    stopped = [f"Stopped the search in {predir}" for predir in stop_searches(Path("data"))]
-    typer.echo("\n".join(stopped or ["No search runs in data/"]))
+    stopped = [f"Stopped the search in {predir}" for predir in stop_searches(data)]
+    typer.echo("\n".join(stopped or [f"No search runs in {data}/"]))
 
 
-def _run(spec: Spec, mode: str, options: RunOptions, *, again: str) -> None:
+def _run(spec: Spec, mode: str, options: RunOptions, steps: NextSteps) -> None:
     """Run, print what came out, and end with the exit code that says so."""
     from slm_lab.api.run import RunStopped, search
     from slm_lab.api.run import run as run_spec
@@ -251,7 +314,7 @@ def _run(spec: Spec, mode: str, options: RunOptions, *, again: str) -> None:
     if _print_outcome(outcome):
         raise typer.Exit(FAILED)
     if mode == "dev":
-        _print_next_steps(again)
+        steps.print()
 
 
 def _print_outcome(outcome: TrialMetrics | SearchMetrics) -> bool:
@@ -271,8 +334,12 @@ def _print_outcome(outcome: TrialMetrics | SearchMetrics) -> bool:
 def _print_trial(console: Console, metrics: TrialMetrics) -> None:
     from rich.markup import escape
 
-    score = f"total_reward_ma {metrics.total_reward_ma:.2f} over {len(metrics.sessions)} session(s)"
-    console.print(f"\n[bold]Score[/bold]   {score}")
+    sessions = f"over {len(metrics.sessions)} session(s)"
+    console.print(
+        f"\n[bold]Score[/bold]   last 100 episodes {metrics.last_100_return:.2f} {sessions}"
+    )
+    average = f"total_reward_ma {metrics.total_reward_ma:.2f}"
+    console.print(f"        {average}, the mean of the last 100 rows of the curve, which lags")
     console.print(f"[bold]Curve[/bold]   {escape(str(metrics.graph_png))}")
     console.print(f"[bold]Folder[/bold]  {escape(str(metrics.predir))}")
     for session, why in metrics.stopped.items():
@@ -311,18 +378,36 @@ def _print_search_plan(spec: Spec, mode: str) -> None:
     typer.echo(describe_search(spec, measure_speed(spec)))
 
 
-def _print_next_steps(again: str) -> None:
-    from rich.console import Console
-    from rich.markup import escape
+class NextSteps(NamedTuple):
+    """What to try after a run, by commands with the options that the run had."""
 
-    again = escape(again)
-    Console(highlight=False, soft_wrap=True).print(
-        f"\n[bold]Next[/bold]    all seeds:    {again} train\n"
-        f"        change it:    {again} dev -s agent.algorithm.gamma=0.95\n"
-        "        watch it:     slm-lab enjoy latest --video\n"
-        "        your own env: slm-lab env check my_module:MyEnv-v0\n"
-        "        all curves:   tensorboard --logdir data"
-    )
+    spec: tuple[str, ...]
+    options: Mapping[str, Any]
+    data: Path
+
+    def command(self, mode: str, *changes: str) -> str:
+        """The command of this run in another mode."""
+        words = ["slm-lab", "run", *self.spec, mode]
+        for flag, given in self.options.items():
+            values = given if isinstance(given, list) else [given]
+            words += [text for value in values if value is not None for text in (flag, str(value))]
+        return shlex.join([*words, *changes])
+
+    def print(self) -> None:
+        from rich.console import Console
+        from rich.markup import escape
+
+        folder = "" if self.data == DATA else f" --data {shlex.quote(str(self.data))}"
+        steps = {
+            "all seeds": self.command("train"),
+            "change it": self.command("dev", "-s", "agent.algorithm.gamma=0.95"),
+            "watch it": f"slm-lab enjoy latest --video{folder}",
+            "your own env": "slm-lab env check my_module:MyEnv-v0",
+            "all curves": f"tensorboard --logdir {shlex.quote(str(self.data))}",
+        }
+        lines = [f"{name + ':':14}{step}" for name, step in steps.items()]
+        text = escape("\n        ".join(lines))
+        Console(highlight=False, soft_wrap=True).print(f"\n[bold]Next[/bold]    {text}")
 
 
 def _check(spec: Spec, mode: str) -> None:

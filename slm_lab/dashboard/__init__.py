@@ -1,5 +1,6 @@
 """A page on the runs of a data folder, and a report on one run; both only read.
 
+grids.py       the two tables of the page
 curves.py      session tables -> mean and band over sessions -> a plotly figure in light or dark
 run_files.py   other content of run folders: specs, scores, profiles, logs, videos
 panels.py      run data -> the parts of the page

@@ -20,23 +20,19 @@ from numpy.typing import NDArray
 from slm_lab.analysis.curves import thinned
 from slm_lab.analysis.style import rgba
 from slm_lab.analysis.tables import read_session
+from slm_lab.dashboard.run_files import trials_by_score
+from slm_lab.runs.glossary import label
 from slm_lab.runs.summary import RunSummary, stamp
 
 Axis = Literal["frame", "wall_t", "opt_step"]
 AXIS_LABELS: dict[Axis, str] = {
     "frame": "frames",
     "wall_t": "wall time (s)",
-    "opt_step": "optimiser steps",
+    "opt_step": "gradient steps",
 }
-COUNTERS = frozenset({*AXIS_LABELS, "t", "epi"})  # columns that count, rather than measure
-RETURNS = ("total_reward_ma", "total_reward")
-COLUMN_LABELS = {
-    "total_reward_ma": "return, moving average",
-    "total_reward": "return",
-    "fps": "frames per second",
-    "lr": "learning rate",
-    "explore_var": "exploration",
-}
+NOT_DRAWN = frozenset({*AXIS_LABELS, "t", "epi"})  # columns that count, rather than measure
+AVERAGE, RAW = RETURNS_OF_ROWS = ("total_reward_ma", "total_reward")
+RETURNS = (*RETURNS_OF_ROWS, "last_100_return")
 DASHES = ("solid", "dash", "dot")
 MOST_RUNS = 21  # as many as colours and dashes can tell apart
 MOST_POINTS = 400  # of a line: more than that a screen does not show
@@ -92,11 +88,17 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A run in a figure: its label, its curve, and its place in the palette."""
+    """A run in a figure: its label, its curve, and its place in the palette.
+
+    The curve `raw`, of which `curve` is a moving average, stands faint behind it. A trace that is
+    `faint` itself is a thin grey line, such as a trial beside the best of its search.
+    """
 
     label: str
     curve: Curve
     place: int
+    raw: Curve | None = None
+    faint: bool = False
 
 
 def join(lines: Iterable[pd.Series], points: int = MOST_POINTS) -> Curve:
@@ -140,18 +142,29 @@ class CurveStore:
         known = (table for table in tables if {x, y} <= {*table})
         return join(pd.Series(table[y].to_numpy(), index=table[x]) for table in known)
 
+    def trace(self, run: RunSummary, y: str, x: Axis, *, label: str, place: int) -> Trace:
+        """A run's curve; where it is a moving average, with the curve behind it."""
+        raw = self.curve(run, RAW, x) if y == AVERAGE else None
+        return Trace(label, self.curve(run, y, x), place, raw)
+
+    def trials(self, run: RunSummary, y: str, x: Axis, most: int) -> list[Trace]:
+        """The other trials of a search than its best, those with higher scores first."""
+        ranked = [record.trial for record in trials_by_score(run) if record.trial != run.trial]
+        curves = ((trial, self.curve(run, y, x, trial=trial)) for trial in ranked[:most])
+        return [Trace(f"trial {trial}", curve, 0, faint=True) for trial, curve in curves]
+
     def columns(self, run: RunSummary) -> tuple[str, ...]:
         """Columns that hold numbers, returns first."""
-        names: dict[str, None] = dict.fromkeys(RETURNS)
+        names: dict[str, None] = dict.fromkeys(RETURNS_OF_ROWS)
         for session in run.layout.sessions(run.trial)[:1]:
             table = self.table(run, run.trial, session, "loss")
             known = (name for name in map(str, table) if np.isfinite(table[name]).any())
-            names |= dict.fromkeys(name for name in known if name not in COUNTERS)
+            names |= dict.fromkeys(name for name in known if name not in NOT_DRAWN)
         return tuple(names)
 
     def table(self, run: RunSummary, trial: int, session: int, y: str) -> pd.DataFrame:
         """A session's table; for returns that of its separate evaluations, if any."""
-        if y in RETURNS:
+        if y in RETURNS_OF_ROWS:
             table = self._read(run.folder, run.layout.session_csv(trial, session, "eval"))
             if len(table.columns):
                 return table
@@ -190,11 +203,19 @@ def figure(
 ) -> dict[str, Any]:
     """Mean and band of each run; with `target` a dashed line at that height."""
     data = [part for trace in traces for part in _run_traces(trace, theme, with_sessions)]
-    layout = _layout(y, x, theme) | {"showlegend": len(traces) > 1}
+    named = [trace for trace in traces if not trace.faint]
+    layout = _layout(y, x, theme) | {"showlegend": len(named) > 1}
+    if len(named) < len(traces):  # one box for dozens of trials would hide them
+        layout["hovermode"] = "closest"
     return {"data": data, "layout": layout | _target_line(target, theme)}
 
 
 def _run_traces(trace: Trace, theme: Theme, with_sessions: bool) -> list[dict[str, Any]]:
+    if trace.faint:
+        name = html.escape(trace.label)
+        line = {"width": 1, "color": rgba(theme.faint, 0.5)}
+        mean = _scatter(trace.curve.x, trace.curve.mean, line)
+        return [mean | {"hovertemplate": f"{name}: %{{y:.5g}}<extra></extra>", "showlegend": False}]
     color = theme.colors[trace.place % len(theme.colors)]
     dash = DASHES[trace.place // len(theme.colors) % len(DASHES)]
     curve, name = trace.curve, html.escape(trace.label)
@@ -206,6 +227,9 @@ def _run_traces(trace: Trace, theme: Theme, with_sessions: bool) -> list[dict[st
         if with_sessions:
             faded = {"width": 1, "color": rgba(color, 0.45)}
             band += [_scatter(line.index, line, faded) for line in curve.sessions]
+    if trace.raw is not None and len(trace.raw.x) > 1:
+        faded = {"width": 1, "color": rgba(color, 0.35)}
+        band.append(_scatter(trace.raw.x, trace.raw.mean, faded))
     quiet = {"hoverinfo": "skip", "showlegend": False, "legendgroup": name}
     mean = _scatter(curve.x, curve.mean, {"width": 2.2, "color": color, "dash": dash})
     if len(curve.x) == 1:  # a line through one point draws nothing
@@ -229,12 +253,12 @@ def _layout(y: str, x: Axis, theme: Theme) -> dict[str, Any]:
         "automargin": True,
         "tickfont": {"color": theme.faint, "size": 12},
     }
-    y_title = title | {"text": html.escape(COLUMN_LABELS.get(y, y))}
+    y_title = title | {"text": html.escape(label(y))}
     return {
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "color": theme.ink, "size": 13},
-        "margin": {"l": 12, "r": 16, "t": 12, "b": 12},
+        "margin": {"l": 12, "r": 16, "t": 40, "b": 12},  # the toolbar stands on top
         "hovermode": "x unified",
         "hoverlabel": {
             "bgcolor": theme.card,

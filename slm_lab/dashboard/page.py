@@ -11,17 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import dash_ag_grid as dag
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
-from slm_lab.dashboard import curves, panels
+from slm_lab.dashboard import curves, grids, panels
 from slm_lab.dashboard.curves import MOST_RUNS, RETURNS, CurveStore, Trace
 from slm_lab.dashboard.run_files import benchmark_rows, log_names, log_text
 from slm_lab.runs.catalog import RunCatalog
+from slm_lab.runs.glossary import label, meaning
 from slm_lab.runs.summary import STATUSES, RunSummary
 
 REFRESH_SECONDS = 2.0
+MOST_TRIALS = 60  # of a search in one graph, beside its best
 INDEX = """<!doctype html>
 <html lang="en">
 <head>{%metas%}<title>{%title%}</title>{%favicon%}{%css%}</head>
@@ -44,34 +45,6 @@ GRAPH_CONFIG = {
 SHORT_AXES = {"frame": "frames", "wall_t": "time", "opt_step": "steps"}
 SHOW: dict[str, str] = {}
 HIDE = {"display": "none"}
-
-_NUMBER = {"type": "rightAligned", "valueFormatter": {"function": "number(params.value)"}}
-_DAY = {"function": "day(params.value)"}
-_COUNT = {"type": "rightAligned", "valueFormatter": {"function": "count(params.value)"}}
-
-RUN_COLUMNS: list[dict[str, Any]] = [
-    {"field": "status", "width": 106, "cellRenderer": "Status", "tooltipField": "reason"},
-    {"field": "label", "headerName": "Run", "minWidth": 150, "flex": 2, "tooltipField": "key"},
-    {"field": "algorithm", "minWidth": 96, "flex": 1, "tooltipField": "algorithm"},
-    {"field": "env", "minWidth": 108, "flex": 1.2, "tooltipField": "env"},
-    {"field": "score", "width": 86, **_NUMBER},
-    {"field": "progress", "width": 98, "cellRenderer": "Progress"},
-    {"field": "started", "width": 112, "valueFormatter": _DAY, "tooltipField": "started"},
-    {"field": "frame", "headerName": "Frames", "width": 98, **_COUNT},
-    {"field": "sessions", "width": 98, "type": "rightAligned"},
-]
-BENCHMARK_COLUMNS: list[dict[str, Any]] = [
-    {"field": "env", "minWidth": 170, "flex": 1.5, "tooltipField": "env"},
-    {"field": "algorithm", "minWidth": 110, "flex": 1},
-    {"field": "score", "width": 120, **_NUMBER},
-    {"field": "target", "width": 110, **_NUMBER},
-    {"field": "gap", "headerName": "Score − target", "width": 140, **_NUMBER},
-    {"field": "reached", "headerName": "Target", "width": 130, "cellRenderer": "Reached"},
-    {"field": "runs", "width": 90, "type": "rightAligned"},
-    {"field": "sessions", "width": 110, "type": "rightAligned"},
-    {"field": "frame", "headerName": "Frames", "width": 120, **_COUNT},
-    {"field": "key", "headerName": "Best run", "minWidth": 240, "flex": 2, "tooltipField": "key"},
-]
 
 
 def build_app(
@@ -140,7 +113,7 @@ def _runs_card(runs: Sequence[RunSummary]) -> Component:
         "tooltipShowDelay": 300,
     }
     rows = [panels.run_row(run) for run in runs]
-    grid = _grid("grid", rows, RUN_COLUMNS, options, getRowId="params.data.key")
+    grid = grids.grid("grid", rows, grids.RUN_COLUMNS, options, getRowId="params.data.key")
     hint = "Click a run to see it; tick several to compare them."
     quiet = html.P(hint, id="grid-hint", className="quiet")
     return _card("runs", "runs", [_filters(runs), grid, quiet])
@@ -164,25 +137,6 @@ def _filters(runs: Sequence[RunSummary]) -> Component:
 def _choice_of(kind: str, id: str, values: Iterable[str]) -> Component:
     dropdown = dcc.Dropdown(id=id, multi=True, placeholder=f"All {kind}", options=names(values))
     return _named(kind, dropdown)
-
-
-def _grid(
-    id: str,
-    rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[Mapping[str, Any]],
-    options: Mapping[str, Any],
-    **attributes: str,
-) -> Component:
-    return dag.AgGrid(
-        id=id,
-        rowData=rows,
-        columnDefs=columns,
-        defaultColDef={"sortable": True, "resizable": True, "suppressMovable": True},
-        dashGridOptions={"rowHeight": 38, "headerHeight": 36, "animateRows": False, **options},
-        className="ag-theme-quartz",
-        style={"height": None, "width": None},
-        **attributes,
-    )
 
 
 def _panel_card() -> Component:
@@ -225,7 +179,7 @@ def _benchmark_card(runs: Sequence[RunSummary]) -> Component:
         "The best trial of each algorithm in each env that has a target. Searches are left out: "
         "the highest of many scores is no result."
     )
-    grid = _grid("benchmark", benchmark_rows(runs), BENCHMARK_COLUMNS, {})
+    grid = grids.grid("benchmark", benchmark_rows(runs), grids.BENCHMARK_COLUMNS, {})
     parts = [html.H2("Runs against targets"), html.P(note, className="quiet"), grid]
     return _card("benchmark", "benchmark", parts)
 
@@ -265,7 +219,7 @@ def shown_runs(
 
 
 def column_options(names: Sequence[str] | Mapping[str, None]) -> list[dict[str, str]]:
-    return [{"label": curves.COLUMN_LABELS.get(name, name), "value": name} for name in names]
+    return [{"label": label(name), "value": name} for name in names]
 
 
 def names(values: Iterable[str]) -> list[str]:
@@ -332,15 +286,17 @@ def _add_graph(app: Dash, catalog: RunCatalog, store: CurveStore) -> None:
             return no_update, no_update, no_update
         runs = _shown_runs(catalog, shown)[:MOST_RUNS]
         traces = [
-            Trace(name, store.curve(run, y, axis), _place(shown, run.key))
+            store.trace(run, y, axis, label=name, place=_place(shown, run.key))
             for name, run in zip(panels.short_names(runs), runs, strict=True)
         ]
+        if len(runs) == 1 and runs[0].kind == "search":
+            traces = [*store.trials(runs[0], y, axis, MOST_TRIALS), *traces]
         drawn = [trace for trace in traces if not trace.curve.is_empty]
         target = panels.same_target(runs) if y in RETURNS and drawn else None
         columns = dict.fromkeys(name for run in runs for name in store.columns(run))
         each = bool(with_sessions)
         content = curves.figure(drawn, y=y, x=axis, theme=colors, with_sessions=each, target=target)
-        return content, _graph_note(shown, runs, drawn), column_options(columns or RETURNS)
+        return content, _graph_note(shown, runs, drawn, y), column_options(columns or RETURNS)
 
 
 def _add_panels(app: Dash, catalog: RunCatalog) -> None:
@@ -416,18 +372,24 @@ def _place(shown: object, key: str) -> int:
     return place if isinstance(place, int) and 0 <= place < MOST_RUNS else 0
 
 
-def _graph_note(shown: object, runs: Sequence[RunSummary], drawn: Sequence[Trace]) -> str:
+def _graph_note(shown: object, runs: Sequence[RunSummary], drawn: Sequence[Trace], y: str) -> str:
     if not runs:
         return ""
     if not drawn:
         return "No row of the curve yet."
     notes = []
     if len(runs) == 1:
-        best = f", trial {runs[0].trial}, the best so far" if runs[0].kind == "search" else ""
+        best = ""
+        if runs[0].kind == "search":
+            others = sum(trace.faint for trace in drawn)
+            best = f", trial {runs[0].trial}, the best so far; in grey, {others} other trial(s)"
         notes.append(f"{runs[0].key}{best}.")
     if any(len(trace.curve.sessions) > 1 for trace in drawn):
         notes.append("Mean over sessions, band of one standard deviation.")
+    if any(trace.raw for trace in drawn):
+        notes.append("Faint: without smoothing.")
     count = len(_part(shown, "keys", list))
     if count > MOST_RUNS:
         notes.append(f"The first {MOST_RUNS} of {count} selected runs.")
+    notes.append(meaning(y).partition(". ")[0].replace("`", ""))
     return " ".join(notes)

@@ -13,23 +13,26 @@ from dash.development.base_component import Component
 from slm_lab.dashboard import run_files
 from slm_lab.dashboard.run_files import PHASES, RUN_KEYS, VIDEO_TYPES
 from slm_lab.runs.find import STAMP
+from slm_lab.runs.glossary import label
 from slm_lab.runs.resume import resume_command
 from slm_lab.runs.summary import STATUSES, RunSummary
+from slm_lab.spec.algorithm import algorithm_label
 
 MOST_SIDE_BY_SIDE = 6
 MOST_ROWS = 200
 # Of a summary, as they are: the names of the grid's columns and of what its tooltips say.
 RUN_WORDS = ("key", "status", "reason", "algorithm", "env", "kind")
-RUN_NUMBERS = ("score", "target", "progress", "frame")
+RUN_NUMBERS = ("last_100", "score", "evaluated", "target", "progress", "frame")
 
 
 def run_row(run: RunSummary) -> dict[str, Any]:
     """A run as a row of the grid."""
-    sessions = f"{run.sessions}/{run.max_session}"
+    sessions = f"{run.finished}/{run.max_session}"
     if run.kind == "search":
-        sessions = f"{run.trials}/{run.max_trial or '?'} trials"
+        sessions = f"{run.trials}/{run.max_trial or '?'}"
     return {name: getattr(run, name) for name in RUN_WORDS + RUN_NUMBERS} | {
         "label": short_name(run),  # the time has a column of its own
+        "what": f"{algorithm_label(run.algorithm)} · {run.env}",
         "sessions": sessions,
         "started": run.started.strftime("%Y-%m-%d %H:%M"),
     }
@@ -67,9 +70,9 @@ def details(runs: Sequence[RunSummary]) -> Component:
     keys = dict.fromkeys(key for fact in facts for key in fact)
     rows = [(key, *(fact.get(key, "") for fact in facts)) for key in keys]
     rows += [
-        (name, *(_number(found[name]) if name in found else "" for found in metrics))
+        (label(name), *(_number(found[name]) if name in found else "" for found in metrics))
         for name in names
-        if name not in ("frame", "total_reward_ma")
+        if name not in ("frame", "total_reward_ma", "last_100_return")
     ]
     filled = [row for row in rows if any(row[1:])]
     parts: list[Component] = [html.Table([_head(shown), _body(filled)], className="facts")]
@@ -159,10 +162,12 @@ def _facts(run: RunSummary) -> dict[str, str]:
         "status": f"{run.status}: {run.reason}" if run.reason else run.status,
         "algorithm": run.algorithm,
         "env": run.env,
-        "total_reward_ma": "" if run.score is None else _number(run.score),
+        label("last_100_return"): _number_or_empty(run.last_100),
+        label("evaluated"): _number_or_empty(run.evaluated),
+        "total_reward_ma": _number_or_empty(run.score),
         "target": "" if run.target is None else f"{run.target:g}",
         "frames": f"{run.frame:,}" + (f" of {run.max_frame:,}" if run.max_frame else ""),
-        "sessions": f"{run.sessions} of {run.max_session}",
+        "sessions": run_files.sessions_in_words(run),
         "seed": "" if run.seed is None else str(run.seed),
         "started": run.started.strftime("%Y-%m-%d %H:%M:%S"),
         "code": run.git_sha[:12],
@@ -186,6 +191,10 @@ def _body(rows: Iterable[Sequence[str]]) -> Component:
 
 def _quiet(text: str) -> Component:
     return html.P(text, className="quiet")
+
+
+def _number_or_empty(value: float | None) -> str:
+    return "" if value is None else _number(value)
 
 
 def _number(value: float) -> str:

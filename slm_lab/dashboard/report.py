@@ -16,10 +16,11 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from slm_lab.dashboard import curves, run_files
-from slm_lab.dashboard.curves import COLUMN_LABELS, RETURNS, THEMES, CurveStore, Trace, figure
+from slm_lab.dashboard.curves import RETURNS, THEMES, CurveStore, Trace, figure
 from slm_lab.error import LabError
 from slm_lab.runs.catalog import read_run
 from slm_lab.runs.files import read_bytes, write_atomic
+from slm_lab.runs.glossary import label, meaning
 from slm_lab.runs.summary import RunSummary
 from slm_lab.spec.run_folder import RunFolderError
 
@@ -45,7 +46,8 @@ def write_report(folder: str | Path, out: Path | None = None) -> Path:
 
 def report_page(run: RunSummary) -> str:
     """The whole page as text."""
-    figures = _figures(run, CurveStore())
+    store = CurveStore()
+    figures = _figures(run, store)
     commit = [("slm_lab commit", run.git_sha)] if run.git_sha else []
     packages = [*commit, *run_files.versions(run).items()]
     places = (
@@ -62,6 +64,7 @@ def report_page(run: RunSummary) -> str:
         _videos(run),
         _section("Spec", _table(("key", "value"), run_files.spec_leaves(run).items(), "mono")),
         _section("Versions", _table(("package", "version"), packages, "mono")),
+        _glossary(run, store),
     ]
     # A browser ends a script at the first `</script`, wherever it stands: no `<` goes in.
     data = json.dumps([drawn for _, drawn in figures]).replace("<", "\\u003c")
@@ -76,26 +79,32 @@ def report_page(run: RunSummary) -> str:
 
 
 def _summary(run: RunSummary) -> str:
-    score = "none yet" if run.score is None else f"{run.score:,.2f}"
+    scores = {"last_100_return": run.last_100, "total_reward_ma": run.score}
+    scores |= {"evaluated": run.evaluated}
+    known = {k: score for k, score in scores.items() if score is not None or k == "total_reward_ma"}
     cards = [
-        ("total_reward_ma", score),
+        *(
+            (label(name), "none yet" if score is None else f"{score:,.2f}")
+            for name, score in known.items()
+        ),
         ("target", "none" if run.target is None else f"{run.target:g}"),
         ("status", run.status),
         ("frames", f"{run.frame:,}"),
-        ("sessions", f"{run.sessions} of {run.max_session}"),
+        ("sessions", run_files.sessions_in_words(run)),
         ("seed", "none" if run.seed is None else str(run.seed)),
         ("started", run.started.strftime("%Y-%m-%d %H:%M")),
         *(
-            (run_files.words(name), f"{value:.4g}")
+            (label(name), f"{value:.4g}")
             for name, value in run_files.trial_metrics(run).items()
-            if name not in ("frame", "total_reward_ma")
+            if name not in ("frame", *scores)
         ),
     ]
     if run.kind == "search":
         cards.insert(0, ("trials", f"{run.trials}, best is {run.trial}"))
     cells = (f"<div><dt>{_safe(name)}</dt><dd>{_safe(value)}</dd></div>" for name, value in cards)
     note = f"<p class='quiet'>{_safe(run.reason)}</p>" if run.reason else ""
-    return f"<dl class='cards'>{''.join(cells)}</dl>{note}"
+    help = "<p class='quiet'><a href='#glossary'>What these numbers mean</a></p>"
+    return f"<dl class='cards'>{''.join(cells)}</dl>{note}{help}"
 
 
 def _figures(run: RunSummary, store: CurveStore) -> list[tuple[str, dict[str, Any]]]:
@@ -119,8 +128,9 @@ def _figures(run: RunSummary, store: CurveStore) -> list[tuple[str, dict[str, An
         curve = store.curve(run, y, x)
         if curve.is_empty:
             continue
-        title = f"{COLUMN_LABELS.get(y, y)} against {'frames' if x == 'frame' else 'wall time'}"
-        trace, target = Trace(run.name, curve, 0), run.target if y in RETURNS else None
+        title = f"{label(y)} against {'frames' if x == 'frame' else 'wall time'}"
+        trace = store.trace(run, y, x, label=run.name, place=0)
+        target = run.target if y in RETURNS else None
         content = figure([trace], y=y, x=x, theme=theme, with_sessions=True, target=target)
         found.append((title, content))
     return found
@@ -139,6 +149,15 @@ def _profile(run: RunSummary) -> str:
     rows = [(session, *(f"{share:.0%}" for share in shares.values())) for session, shares in found]
     table = _table(("session", *run_files.PHASES), rows)
     return _section("Where the time went", table) if rows else ""
+
+
+def _glossary(run: RunSummary, store: CurveStore) -> str:
+    """The meaning of what the report shows; all columns and metrics are in docs/GLOSSARY.md."""
+    names = dict.fromkeys([*store.columns(run), *run_files.trial_metrics(run), "evaluated"])
+    rows = [(label(name), name, meaning(name)) for name in names if meaning(name)]
+    table = _table(("", "name in the files", "meaning"), rows)
+    more = "<p class='quiet'>All columns and metrics: docs/GLOSSARY.md of SLM Lab.</p>"
+    return f"<div id='glossary'>{_section('Glossary', table + more)}</div>"
 
 
 def _videos(run: RunSummary) -> str:

@@ -14,10 +14,22 @@ from typing import Any
 
 from slm_lab.runs.checkpoint_manifest import CheckpointError, read_manifest
 from slm_lab.runs.files import plain_files, read_json_or_empty, read_tail
+from slm_lab.runs.glossary import label
 from slm_lab.runs.resume import spec_keys
 from slm_lab.runs.search_journal import TrialRecord
-from slm_lab.runs.summary import RunSummary, real, search_records, trial_spec_tree
+from slm_lab.runs.summary import (
+    RunSummary,
+    last_row,
+    moving_files,
+    real,
+    search_records,
+    stamp,
+    trial_spec_tree,
+)
+from slm_lab.spec.algorithm import algorithm_label
 
+# Of the last row of a session, in this order.
+LATEST = ("frame", "last_100_return", "total_reward_ma", "last_100_length", "fps", "wall_t")
 PHASES = ("env", "act", "learn", "other")
 VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
 LOG_BYTES = 200_000
@@ -55,22 +67,56 @@ def spec_diff(specs: Sequence[Mapping[str, str]]) -> dict[str, tuple[str | None,
 
 
 def trial_metrics(run: RunSummary) -> dict[str, float]:
-    """The headline numbers of the trial; of a search, its best trial's."""
+    """The metrics of the trial, of a search its best trial's; empty while it goes on."""
+    if not _is_analysed(run):
+        return {}
     return _numbers(read_json_or_empty(run.folder, run.layout.trial_metrics_scalar(run.trial)))
 
 
+def sessions_in_words(run: RunSummary) -> str:
+    """How many sessions are finished and, where it is more, how many have begun."""
+    begun = f", {run.sessions} begun" if run.sessions > run.finished else ""
+    return f"{run.finished} of {run.max_session} finished{begun}"
+
+
 def session_table(run: RunSummary, number: Callable[[float], str]) -> Table:
-    """The headline numbers of the sessions that have some; `number` formats a cell."""
+    """A column for each session: its latest numbers, and its metrics once the trial is analysed;
+    `number` formats a cell."""
     layout, trial = run.layout, run.trial
-    paths = {s: layout.session_metrics_scalar(trial, s, "eval") for s in layout.sessions(trial)}
-    read = ((s, _numbers(read_json_or_empty(run.folder, path))) for s, path in paths.items())
-    found = {session: values for session, values in read if values}
+    found = {}
+    for session in layout.sessions(trial):
+        row = last_row(layout, trial, session, "train")
+        values = {name: row[name] for name in LATEST if name in row}
+        if _is_analysed(run):
+            evaluated = layout.session_metrics_scalar(trial, session, "eval")
+            trained = layout.session_metrics_scalar(trial, session, "train")
+            path = evaluated if evaluated.exists() else trained
+            values |= _numbers(read_json_or_empty(run.folder, path))
+        if values:
+            found[session] = values
     names = dict.fromkeys(name for values in found.values() for name in values)
     rows = [
-        (str(session), *(number(values[name]) if name in values else "" for name in names))
-        for session, values in found.items()
+        (label(name), *(_cell(name, values, number) for values in found.values())) for name in names
     ]
-    return ("session", *map(words, names)), rows
+    return ("session", *map(str, found)), rows
+
+
+def _cell(name: str, values: Mapping[str, float], number: Callable[[float], str]) -> str:
+    value = values.get(name, math.nan)
+    if name == "frame" and math.isfinite(value):
+        return f"{value:,.0f}"
+    return number(value) if name in values else ""
+
+
+def _is_analysed(run: RunSummary) -> bool:
+    """Whether the metrics on disk are those of the tables beside them. A trial that goes on after
+    its end has those of that end, until it ends again."""
+    if run.kind == "search" or run.status == "done":
+        return True
+    tables = [stamp(path)[0] for path in moving_files(run.layout)]
+    return run.status != "running" and stamp(run.layout.trial_metrics_scalar(run.trial))[0] >= max(
+        tables, default=0
+    )
 
 
 def trials_by_score(run: RunSummary) -> list[TrialRecord]:
@@ -88,11 +134,13 @@ def trial_table(run: RunSummary, number: Callable[[float], str]) -> Table:
             "" if trial.score is None else number(trial.score),
             trial.status,
             f"{trial.frame:,}",
-            *(_shown(trial.values[key]) if key in trial.values else "" for key in keys),
+            *(_short(trial.values[key]) if key in trial.values else "" for key in keys),
         )
         for trial in trials
     ]
-    return ("trial", "score", "status", "frames", *keys), rows
+    last = [key.rpartition(".")[2] for key in keys]
+    short = [name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)]
+    return ("trial", "score", "status", "frames", *short), rows
 
 
 def benchmark_rows(runs: Iterable[RunSummary]) -> list[dict[str, Any]]:
@@ -108,17 +156,18 @@ def benchmark_rows(runs: Iterable[RunSummary]) -> list[dict[str, Any]]:
     for (env, algorithm, target), members in groups.items():
         best = max(members, key=_score_or_worst)
         gap = None if best.score is None else best.score - target
-        row = {"env": env, "algorithm": algorithm, "score": best.score, "target": target}
+        row = {
+            "env": env,
+            "algorithm": algorithm_label(algorithm),
+            "score": best.score,
+            "target": target,
+        }
         row |= {"gap": gap, "reached": "no score", "runs": len(members), "key": best.key}
-        row |= {"sessions": best.sessions, "frame": best.frame}
+        row |= {"sessions": best.finished, "frame": best.frame}
         if gap is not None:
             row["reached"] = "reached" if gap >= 0 else "below"
         rows.append((env, -_score_or_worst(best), algorithm, row))
     return [row for *_, row in sorted(rows, key=lambda each: each[:3])]
-
-
-def words(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _score_or_worst(run: RunSummary | TrialRecord) -> float:
@@ -136,13 +185,20 @@ def profiles(run: RunSummary) -> dict[int, dict[str, float]]:
     layout, sessions = run.layout, run.layout.sessions(run.trial)
     found: dict[int, re.Match[str]] = {}
     for line in read_tail(run.folder, layout.log_path(run.trial), LOG_BYTES).splitlines():
+        if "| Resuming trial " in line:
+            found.clear()  # what follows is of the training that goes on
         told = _PROGRESS.search(line)
         if told and (match := _PROFILE.search(line)):
             found[int(told[1])] = match
     for session in sessions:
         text = read_tail(run.folder, layout.log_path(run.trial, session), LOG_BYTES)
-        for match in _PROFILE.finditer(text):
-            found[session] = match
+        ended = None
+        for line in text.splitlines():
+            if "goes on from frame" in line:
+                ended = None
+            ended = _PROFILE.search(line) or ended
+        if ended:
+            found[session] = ended
     return {
         session: {phase: int(share) / 100 for phase, share in found[session].groupdict().items()}
         for session in sessions
@@ -201,6 +257,11 @@ def versions(run: RunSummary) -> dict[str, str]:
 def _shown(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]} …"
+
+
+def _short(value: object) -> str:
+    """A value in a table of trials: four digits of a fraction."""
+    return f"{value:.4g}" if isinstance(value, float) else _shown(value)
 
 
 def _numbers(content: Mapping[str, Any]) -> dict[str, float]:

@@ -15,13 +15,29 @@ import gymnasium as gym
 from loguru import logger
 
 from slm_lab.env.error import EnvError
-from slm_lab.env.playground import PREFIX
-from slm_lab.spec.env import EnvSpec, WrapperSpec
+from slm_lab.env.playground import PREFIX, find_task
+from slm_lab.spec.env import GIVEN, EnvSpec, WrapperSpec
 from slm_lab.spec.own_class import import_object
 from slm_lab.spec.trust import SpecOrigin, import_named_module, module_of
 
 # Python package an env needs -> extra of slm-lab that brings it.
 EXTRAS = {"Box2D": "box2d", "mujoco": "mujoco", "ale_py": "atari", "envpool": "envpool"}
+
+
+class MissingPackage(EnvError):
+    """An env whose package is not installed."""
+
+
+def look_up(spec: EnvSpec) -> None:
+    """Raise an EnvError if there is no env of that name, without making it: a MissingPackage where
+    that cannot be told here. Nothing that a saved run names is imported."""
+    if spec.origin is not None and module_of(spec.name):
+        return
+    if spec.name.startswith(PREFIX):
+        if importlib.util.find_spec("mujoco_playground") is None:  # which may have more
+            find_task(spec.name)
+    elif spec.backend != "envpool":  # whose own registry does not load in a moment
+        find_registered(spec)
 
 
 def make_gymnasium_envs(spec: EnvSpec, *, render: bool = False) -> list[gym.Env[Any, Any]]:
@@ -49,6 +65,12 @@ def make_gymnasium_env(
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise _missing_package(env_id, error) from error
     except TypeError as error:
+        if "must inherit from" in str(error):
+            raise EnvError(
+                f"env.name: `{env_id}` is no gymnasium.Env, perhaps one of the old package gym. "
+                "Derive its class from gymnasium.Env; `slm-lab env check` then names what else is "
+                "to change."
+            ) from error
         raise EnvError(
             f"env.kwargs: `{env_id}` cannot be made with {options}: {error}. "
             "Expected arguments of the env's constructor. Remove or rename the wrong one."
@@ -87,6 +109,8 @@ def render_fps(spec: EnvSpec) -> float:
 def find_registered(spec: EnvSpec) -> gym.envs.registration.EnvSpec:
     """What Gymnasium's registry holds under `env.name`, once its module has been imported."""
     env_id = _import_module_of(spec)
+    if (own := _made_by_module(spec.name, env_id)) is not None:
+        return own
     try:
         registered = copy.copy(gym.spec(env_id))
     except gym.error.Error as error:
@@ -97,11 +121,29 @@ def find_registered(spec: EnvSpec) -> gym.envs.registration.EnvSpec:
             else "For an env of your own write `module:EnvId`, where importing `module` registers "
             "it."
         )
+        if env_id.startswith(GIVEN):
+            hint = (
+                "It was given to train(..., env=...) as an object, and existed in that process "
+                "alone: give it again, train(..., env=...) or load_agent(..., env=...), or define "
+                "it in a module."
+            )
         raise EnvError(
             f"env.name: `{env_id}` is not registered in Gymnasium ({error}). {hint}"
         ) from error
     registered.order_enforce = False  # the vector env calls reset and step in order
     return registered
+
+
+def _made_by_module(name: str, env_id: str) -> gym.envs.registration.EnvSpec | None:
+    """An env class of the module that `env.name` names, or a function of it that makes envs;
+    None where the name is that of a registered env."""
+    make = getattr(sys.modules.get(module_of(name)), env_id, None)
+    if make is None or env_id in gym.registry or not callable(make):
+        return None
+    is_env = isinstance(make, type) and issubclass(make, gym.Env)
+    if not is_env and getattr(make, "__module__", None) != module_of(name):
+        return None  # what the module has imported from elsewhere, os.system say
+    return gym.envs.registration.EnvSpec(env_id, entry_point=make, order_enforce=False)
 
 
 def _import_module_of(spec: EnvSpec) -> str:
@@ -124,7 +166,7 @@ def _import_module_of(spec: EnvSpec) -> str:
     return env_id
 
 
-def _missing_package(env_id: str, error: Exception) -> EnvError:
+def _missing_package(env_id: str, error: Exception) -> MissingPackage:
     # Gymnasium raises its own error from the ImportError, which knows the package.
     cause = error if isinstance(error, ImportError) else error.__cause__
     package = ((cause.name if isinstance(cause, ImportError) else None) or "").partition(".")[0]
@@ -134,7 +176,7 @@ def _missing_package(env_id: str, error: Exception) -> EnvError:
         fix = f"Install the package that provides `{package}`."
     else:
         fix = "Install what it asks for."
-    return EnvError(f"env.name: `{env_id}` cannot be imported here ({error}). {fix}")
+    return MissingPackage(f"env.name: `{env_id}` cannot be imported here ({error}). {fix}")
 
 
 @contextmanager

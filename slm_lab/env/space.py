@@ -38,24 +38,6 @@ ACTION_MASK = "action_mask"
 CHANNEL_COUNTS = (1, 3, 4)  # grey, RGB, RGBA
 
 
-class QuickDiscrete(spaces.Discrete):
-    """A Discrete space whose `contains` tests a plain int without NumPy.
-
-    Many envs ask at every step whether the action is in their space, a quarter of CartPole's time.
-    """
-
-    def contains(self, x: Any) -> bool:
-        if type(x) is int:
-            return bool(self.start <= x < self.start + self.n)
-        return super().contains(x)
-
-
-def quicken(space: spaces.Space[Any]) -> None:
-    """Change the space in place, because an env and its wrappers may all refer to it."""
-    if type(space) is spaces.Discrete:
-        space.__class__ = QuickDiscrete
-
-
 class ObsCodec:
     """Writes observations into an array. `out` is one row or a whole batch, as `obs` is."""
 
@@ -64,6 +46,17 @@ class ObsCodec:
 
     def __init__(self, shape: tuple[int, ...], dtype: str = "float32") -> None:
         self.shape, self.dtype = shape, dtype
+        self.env_shape = shape  # of one observation as the env gives it
+
+    def count(self, obs: Any) -> int | None:
+        """How many observations there are in a batch; None for a single one."""
+        shape, expected = np.shape(obs), self.env_shape
+        if shape != expected and shape[1:] != expected:
+            raise ValueError(
+                f"found an observation of shape {shape}; expected {expected}, or a batch of them, "
+                f"(B, {', '.join(map(str, expected))})"
+            )
+        return None if shape == expected else shape[0]
 
     def write(self, obs: Any, out: np.ndarray) -> None:
         raise NotImplementedError
@@ -103,6 +96,17 @@ class Codecs:
     obs: ObsCodec
     action: ActionCodec
 
+    def encode(self, obs: Any) -> tuple[np.ndarray, bool]:
+        """One observation of the env, or a batch of them, as rows; and whether it was one."""
+        count = self.obs.count(obs)
+        rows = np.zeros((count or 1, *self.obs.shape), self.obs.dtype)
+        self.obs.write(obs, rows[0] if count is None else rows)
+        return rows, count is None
+
+    def decode(self, action: np.ndarray) -> np.ndarray:
+        """A batch of an agent's actions in the env's own units."""
+        return self.action.decode(action)
+
 
 def obs_codec(space: spaces.Space[Any], mask: int = 0) -> ObsCodec:
     """The codec of an observation space, by the table at the top of this file.
@@ -114,7 +118,7 @@ def obs_codec(space: spaces.Space[Any], mask: int = 0) -> ObsCodec:
     if isinstance(space, spaces.Discrete):
         return OneHot(int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
-        return OneHots(space.nvec.ravel(), space.start.ravel())
+        return OneHots(space.nvec.ravel(), space.start.ravel(), space.shape)
     if isinstance(space, spaces.MultiBinary):
         return Reshape((int(np.prod(space.shape)),), "float32", space.shape)
     if isinstance(space, spaces.Dict | spaces.Tuple):
@@ -196,6 +200,7 @@ class ChannelsFirst(ObsCodec):
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         height, width, channels = shape
         super().__init__((channels, height, width), dtype)
+        self.env_shape = shape
 
     def write(self, obs: Any, out: np.ndarray) -> None:
         out[...] = np.moveaxis(obs, -1, -3)
@@ -209,7 +214,7 @@ class OneHot(ObsCodec):
 
     def __init__(self, n: int, start: int) -> None:
         super().__init__((n,))
-        self.start = start
+        self.start, self.env_shape = start, ()
         self._rows = np.eye(n, dtype=np.float32)
 
     def write(self, obs: Any, out: np.ndarray) -> None:
@@ -223,10 +228,16 @@ class OneHot(ObsCodec):
 class OneHots(ObsCodec):
     """Several integers, one one-hot each, concatenated."""
 
-    def __init__(self, sizes: Sequence[int] | np.ndarray, starts: Sequence[int] | np.ndarray):
+    def __init__(
+        self,
+        sizes: Sequence[int] | np.ndarray,
+        starts: Sequence[int] | np.ndarray,
+        env_shape: tuple[int, ...] = (),
+    ) -> None:
         self.digits = [OneHot(int(n), int(start)) for n, start in zip(sizes, starts, strict=True)]
         self._edges = np.cumsum([0, *sizes]).tolist()
         super().__init__((self._edges[-1],))
+        self.env_shape = env_shape or (len(self.digits),)
 
     def write(self, obs: Any, out: np.ndarray) -> None:
         entries = np.asarray(obs).reshape(*out.shape[:-1], len(self.digits))
@@ -266,6 +277,16 @@ class Parts(ObsCodec):
             for key in leaf.path:
                 value = value[key]
             leaf.codec.write(value, leaf.place(out))
+
+    def count(self, obs: Any) -> int | None:
+        first = self.leaves[0]
+        for key in first.path:
+            try:
+                obs = obs[key]
+            except (KeyError, IndexError, TypeError):
+                where = ".".join(map(str, first.path))
+                raise ValueError(f"found no part `{where}` in the observation") from None
+        return first.codec.count(obs)
 
     def read(self, rows: np.ndarray) -> dict[Hashable, Any]:
         found: dict[Hashable, Any] = {}

@@ -27,7 +27,6 @@ from itertools import chain, repeat
 from multiprocessing import resource_tracker, util
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -51,6 +50,7 @@ from slm_lab.env.vector import (
 )
 from slm_lab.error import LabError
 from slm_lab.spec.env import EnvSpec
+from slm_lab.spec.main_module import without_main_module
 from slm_lab.spec.trust import module_of
 from slm_lab.types import Rows, Transition, on_host
 
@@ -208,7 +208,7 @@ class _Worker:
         pipe, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs,), name=name)
         resource_tracker.ensure_running()  # now, because starting it unblocks the signals
-        with _stop_signals_blocked(), _without_main_module():
+        with _stop_signals_blocked(), without_main_module():
             process.start()
         theirs.close()  # so that the pipe ends when the worker does
         return cls(name, slots, process, pipe)
@@ -293,17 +293,6 @@ def _stop_signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _without_main_module() -> Iterator[None]:
-    """Hide the main module, which a spawned process would import first, and so run again."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 # The worker's side

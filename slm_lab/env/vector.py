@@ -17,10 +17,12 @@ import gymnasium as gym
 import numpy as np
 from loguru import logger
 
+from slm_lab.card import card
 from slm_lab.env.action_mask import observe_masks
 from slm_lab.env.episode_log import NOT_RESTORED, EpisodeLog
 from slm_lab.env.error import EnvError
-from slm_lab.env.space import ActionCodec, Codecs, ObsCodec, action_codec, obs_codec, quicken
+from slm_lab.env.quick import quicken
+from slm_lab.env.space import ActionCodec, Codecs, ObsCodec, action_codec, obs_codec
 from slm_lab.types import Rows, Spaces, Transition, on_host
 
 WINDOW = 100  # finished episodes in the score
@@ -71,7 +73,15 @@ class EpisodeStats:
         """
         if self.num_envs == 1:
             return self.returns[-1] if self.returns else 0.0
-        return math.fsum(self.returns) / len(self.returns) if self.returns else math.nan
+        return self.last_100()[0]
+
+    def last_100(self) -> tuple[float, float]:
+        """(mean return, mean length) of the last 100 finished episodes, or of as many as there
+        are; NaN before the first."""
+        count = len(self.returns)
+        if not count:
+            return math.nan, math.nan
+        return math.fsum(self.returns) / count, sum(self.lengths) / count
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -115,7 +125,7 @@ class VectorEnv:
         self._obs_codec, self._action_codec = obs, action
         self.codecs = Codecs(obs, action)
         sizes = action.type, action.sizes, action.bounded
-        traits = {"parts": obs.parts, "mask": obs.mask, **traits}
+        traits = {"parts": obs.parts, "mask": obs.mask, "converter": self.codecs, **traits}
         self.spaces = Spaces(obs.shape, obs.dtype, *sizes, **traits)
         self.episodes = EpisodeStats(num_envs)
         self._seeds, self._action_rng = spawn_streams(seed, num_envs)
@@ -125,6 +135,21 @@ class VectorEnv:
     def restorable(self) -> bool:
         """Whether `load_state_dict` continues the running episodes bit for bit."""
         return False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {', '.join(map(str, self._facts().values()))}>"
+
+    def _repr_html_(self) -> str:
+        return card(type(self).__name__, self._facts())
+
+    def _facts(self) -> dict[str, object]:
+        spaces = self.spaces
+        return {
+            "envs": f"{self.num_envs} ({self.backend})",
+            "observation": f"{spaces.obs_shape} {spaces.obs_dtype}",
+            "action": f"{spaces.action_type} {spaces.action_sizes}",
+            "episodes": f"{self.episodes.count} episodes",
+        }
 
     def reset(self) -> Rows:
         """Begin a new episode everywhere. The first call seeds the envs, later ones do not."""
@@ -209,7 +234,7 @@ class GymnasiumVectorEnv(VectorEnv):
 
     It leaves out info dicts, per-step copies of the batch, per-env array conversions and reset
     steps. CartPole x 4, random actions, frames/s: 123k; `gymnasium.vector.SyncVectorEnv` 97k; a
-    bare loop over `env.step` 147k. `space.quicken` came later and took 7.8 us a frame to 5.8.
+    bare loop over `env.step` 147k. `quicken` came later and took 7.8 us a frame to 5.8.
 
     The saved state of a running episode is the state of the random generator it began with and the
     actions since. Loading replays them, which is exact for every env that draws from its

@@ -36,8 +36,9 @@ class FrameStack(VectorEnv):
         # Every case now joins k frames along axis 1 of the batch.
         self._frame_shape, self._width = frame, frame[0]
         shape = (k * frame[0], *frame[1:])
-        self.spaces = replace(env.spaces, obs_shape=shape, frame_stack=k, on_device=False)
         self.codecs = Codecs(Cast(shape, env.spaces.obs_dtype), env.codecs.action)
+        stacked = replace(env.spaces, obs_shape=shape, frame_stack=k, on_device=False)
+        self.spaces = replace(stacked, converter=self.codecs)
         self.obs, self._spare_obs, self._final_obs = (self._blank_obs() for _ in range(3))
 
     @property

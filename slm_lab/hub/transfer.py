@@ -98,7 +98,7 @@ def push(
         lost = [file for file in there if file in changed and file != MANIFEST]
         if lost and not is_ours and not force:
             found = f"{remote.label} holds another state than was last pushed or pulled here"
-            fix = f"See it with `slm-lab pull {name} -d elsewhere`, or replace it with --force."
+            fix = f"See it with `slm-lab pull {name} --data elsewhere`, or replace it with --force."
             raise RemoteError(f"{name}: {found} ({_some(lost)}). {fix}")
         gone = [file for file in known if file in there and file not in snapshot.files]
         if changed or gone:
@@ -245,7 +245,7 @@ def _refuse_changed(target: Path, missing: Iterable[str], known: Mapping[str, Fi
         raise RemoteError(
             f"{target}: {len(changed)} file(s) here are not what was pushed or pulled last "
             f"({_some(changed)}). Nothing was changed. Keep yours with `slm-lab push {target}`, "
-            "pull elsewhere with -d FOLDER, or replace them with --force."
+            "pull elsewhere with --data DIR, or replace them with --force."
         )
 
 
@@ -261,7 +261,7 @@ def _check_space(data_dir: Path, needed: int) -> None:
     free = shutil.disk_usage(data_dir).free
     if needed > free:
         found = f"{human_bytes(needed)} to fetch, {human_bytes(free)} free"
-        fix = "Make room, or give another disk with -d FOLDER."
+        fix = "Make room, or give another disk with --data DIR."
         raise RemoteError(f"{data_dir}: {found}. {fix}")
 
 

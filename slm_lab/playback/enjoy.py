@@ -95,10 +95,10 @@ def open_video(path: Path, fps: float, *, folder: Path | None = None) -> Iterato
     """Write frames [H, W, 3] of bytes to a video, which appears when the block ends well. Links in
     `folder`, the run folder if the video goes there, are refused."""
     if path.suffix not in SUFFIXES:
-        raise EnvError(f"--out: found `{path.name}`; expected a name in .mp4 or .gif.")
+        raise EnvError(f"--output: found `{path.name}`; expected a name in .mp4 or .gif.")
     if path.suffix == ".mp4" and not can_write_mp4():
         raise EnvError(
-            f"--out: `{path.name}` needs the package imageio-ffmpeg. Run "
+            f"--output: `{path.name}` needs the package imageio-ffmpeg. Run "
             "`pip install 'slm-lab[video]'`, or choose a name in .gif."
         )
     kind = _Mp4 if path.suffix == ".mp4" else _Gif

@@ -17,12 +17,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from slm_lab.agent.agent import Agent, make_agent
+from slm_lab.env.given import give_again
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.runs.find import SavedRun, open_run
 from slm_lab.spec import Spec
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.spec.trust import admit_modules
+from slm_lab.training.init_from import copy_fitting, own_parts
 from slm_lab.training.saving import load_model
 from slm_lab.training.seeding import replay_seeds
 
@@ -41,10 +43,12 @@ def load_agent(
     trial: int | None = None,
     session: int | None = None,
     best: bool = True,
-    num_envs: int = 1,
+    num_envs: int | None = None,
     seed: int = 0,
     trust: Collection[str] = (),
     checkpoint: str = "",
+    learns: bool = False,
+    env: Any = None,
 ) -> tuple[Agent, VectorEnv]:
     """Load a saved agent, ready to act, and a batch of its env.
 
@@ -56,15 +60,30 @@ def load_agent(
     that cannot be used.
 
     An env of a module (`my_package.envs:MyEnv-v0`) is code that the folder's spec asks for. It is
-    imported if you have trained with it here, or name it: `trust=("my_package.envs",)`.
+    imported if you have trained with it here, or name it: `trust=("my_package.envs",)`. An env that
+    was given as an object, and exists no longer, is given again: `env=MyEnv`.
+
+    There is one env, or `num_envs`. With `learns` there are as many as in training, and the agent
+    has its critics, target nets and a memory, for `observe` and `update`; its optimiser begins
+    anew.
     """
     run = open_run(folder, trial=trial, trust=trust, checkpoint=checkpoint)
+    if env is not None:
+        give_again(run.spec.env.name, env)
     session = run.best_session(best=best) if session is None else session
-    return load_session(run, session, best, num_envs, seed)
+    num_envs = num_envs or (run.spec.env.num_envs if learns else 1)
+    return load_session(run, session, best, num_envs, seed, learns=learns)
 
 
 def load_session(
-    run: SavedRun, session: int, best: bool, num_envs: int, seed: int = 0, *, render: bool = False
+    run: SavedRun,
+    session: int,
+    best: bool,
+    num_envs: int,
+    seed: int = 0,
+    *,
+    render: bool = False,
+    learns: bool = False,
 ) -> tuple[Agent, VectorEnv]:
     """Load the agent of a session, with `num_envs` envs; all random draws come from `seed`."""
     if session not in run.sessions(best=best):
@@ -76,14 +95,17 @@ def load_session(
     # Callbacks belong to training: whoever plays an agent need not trust theirs.
     spec = run.spec.with_values({"meta.callbacks": []})
     admit_modules(spec)
-    states = _read_states(run, session, best=best)
-    spec = _acting_spec(spec, states, num_envs)
+    states = read_states(run, session, best=best)
+    spec = _loaded_spec(spec, states, num_envs, learns=learns)
     env_seed, agent_seed = replay_seeds(seed, run.trial, session)
     env = make_env(spec.env, seed=env_seed, render=render)
     try:
         elements = sum(tensor.numel() for state in states.values() for tensor in state.values())
         with _AllocationLimit(ALLOCATION_FACTOR * elements + ALLOCATION_FLOOR, run):
-            agent = make_agent(spec, env.spaces, seed=agent_seed, learns=False)
+            agent = make_agent(spec, env.spaces, seed=agent_seed, learns=learns)
+        agent.spec = run.spec  # with the envs and callbacks of its training
+        if learns:
+            take_all(agent, run, session, best=best)
         _fill(agent, states, {name: run.model_path(session, name, best=best) for name in states})
     except Exception:
         env.close()
@@ -91,7 +113,7 @@ def load_session(
     return agent, env
 
 
-def _read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]:
+def read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]:
     """Read the state dicts that acting needs, by file name."""
     nets = ["net"] if run.spec.agent.algorithm_info.learns else []
     statistics = [STATISTICS] if run.spec.env.normalize_obs else []
@@ -112,15 +134,27 @@ def _read_states(run: SavedRun, session: int, *, best: bool) -> dict[str, State]
     return states
 
 
-def _acting_spec(spec: Spec, states: dict[str, State], num_envs: int) -> Spec:
-    """The same agent's spec for `num_envs` envs, on the CPU."""
-    changes: dict[str, Any] = {"env.num_envs": num_envs, "agent.net.gpu": False}
+def _loaded_spec(spec: Spec, states: dict[str, State], num_envs: int, *, learns: bool) -> Spec:
+    """The same agent's spec for `num_envs` envs, on the CPU if it only acts."""
+    changes: dict[str, Any] = {"env.num_envs": num_envs}
+    if not learns:
+        changes["agent.net.gpu"] = False
     if "net" in states and not {"log_std", "net.log_std"} & states["net"].keys():
         # The original ignores log_std_init for one-dimensional actions and in shared nets.
         given = spec.to_dict()["agent"]["net"]
         keys = [key for key in ("log_std_init", "actor_log_std_init") if given.get(key) is not None]
         changes |= {f"agent.net.{key}": None for key in keys}
     return spec.with_values(changes)
+
+
+def take_all(agent: Agent, run: SavedRun, session: int, *, best: bool) -> None:
+    """Copy every saved tensor that fits: critics and targets beside the net."""
+    parts = own_parts(agent)
+    for name, tensors in parts.items():
+        path = run.model_path(session, name, best=best)
+        if path.exists():
+            copy_fitting(load_model(path, folder=run.layout.predir), tensors, str(path))
+    agent.load_statistics({name: parts[name] for name in agent.statistics()})
 
 
 def _fill(agent: Agent, states: dict[str, State], paths: dict[str, Path]) -> None:

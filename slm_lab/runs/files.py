@@ -224,7 +224,7 @@ def path_beside(
             check_place(folder or path.parent, place)
         beside.touch()
     except OSError as reason:
-        found = f"--out: {path} cannot be written ({reason.strerror}). Choose another place."
+        found = f"--output: {path} cannot be written ({reason.strerror}). Choose another place."
         raise error(found) from None
     try:
         yield beside

@@ -20,6 +20,7 @@ from slm_lab.spec.error import nearest
 from slm_lab.spec.run_folder import SPEC_FILE, RunFolderError, listed, spec_files
 
 CHECKPOINT_NAME = r"[A-Za-z0-9.-]{1,60}"
+SAFETENSORS = ".safetensors"  # of final policies that were kept alone, as `results/` does
 STAMP = re.compile(rf"_{TIMESTAMP}(_\d+)?$")  # ends the name of a run folder
 SPEC_SUFFIXES = (".json", ".yaml", ".yml")
 
@@ -37,7 +38,7 @@ class SavedRun:
         """Sessions with a saved agent: that of `checkpoint`, else the best or the last."""
         if not self.spec.agent.algorithm_info.learns:  # it has no net to save
             return self.layout.sessions(self.trial)
-        return saved_sessions(self.layout, self.trial, self.checkpoint or ("best" if best else ""))
+        return saved_sessions(self.layout, self.trial, self._mark(best=best))
 
     def best_session(self, *, best: bool = True) -> int:
         """The session with the highest training score, among those with a saved agent."""
@@ -52,7 +53,7 @@ class SavedRun:
 
     def kind(self, *, best: bool) -> str:
         """What the agents are called: `best`, `last`, or their name."""
-        return self.checkpoint or ("best" if best else "last")
+        return self._mark(best=best) or "last"
 
     @property
     def score(self) -> float:
@@ -60,9 +61,13 @@ class SavedRun:
         return _read_score(self.layout.predir, self.layout.trial_metrics_scalar(self.trial))
 
     def model_path(self, session: int, net: str, *, best: bool) -> Path:
-        return self.layout.model_path(
-            self.trial, session, net, "model", best=best, checkpoint=self.checkpoint
-        )
+        mark = self._mark(best=best)
+        path = self.layout.model_path(self.trial, session, net, "model", checkpoint=mark)
+        kept = path.with_suffix(SAFETENSORS)
+        return kept if kept.exists() and not path.exists() else path
+
+    def _mark(self, *, best: bool) -> str:
+        return self.checkpoint or agent_mark(self.layout, best=best)
 
     def _others(self) -> str:
         """How to choose another agent, with the names of those that were saved under one."""
@@ -70,6 +75,15 @@ class SavedRun:
         if not names:
             return "--trial and --last"
         return f"--trial, --last and --checkpoint ({', '.join(sorted(names)[:20])})"
+
+
+def agent_mark(layout: RunLayout, *, best: bool) -> str:
+    """What the files of the best agents bear, or of the last, which bear nothing.
+
+    Where final policies were kept alone they stand for the best too.
+    """
+    kept = any(path.suffix == SAFETENSORS for path in listed(layout.predir / "model"))
+    return "best" if best and not kept else ""
 
 
 def saved_sessions(layout: RunLayout, trial: int, checkpoint: str) -> tuple[int, ...]:
@@ -95,7 +109,7 @@ def _saved_agents(layout: RunLayout) -> set[tuple[int, int, str]]:
     """(trial, session, name) of every acting net on disk; the last agent has no name."""
     name = re.escape(layout.name)
     mark = rf"(?:_ckpt-({CHECKPOINT_NAME}))?"
-    pattern = re.compile(rf"{name}_t(\d{{1,6}})_s(\d{{1,6}}){mark}_net_model\.pt")
+    pattern = re.compile(rf"{name}_t(\d{{1,6}})_s(\d{{1,6}}){mark}_net_model\.(?:pt|safetensors)")
     matches = (pattern.fullmatch(path.name) for path in listed(layout.predir / "model"))
     return {(int(m[1]), int(m[2]), m[3] or "") for m in matches if m}
 
@@ -129,12 +143,13 @@ def find_run(spec_name: str, where: str, data_dir: Path) -> RunLayout:
                 return RunLayout.open(run.predir)
         reason = f"no run of {spec_name} in {data_dir}. Start one with `train`, or give its folder."
         raise _mode_error("train@latest", reason)
+    folder = located(where, data_dir)
     try:
-        spec_files(Path(where))
+        spec_files(folder)
     except RunFolderError as error:
         raise _mode_error(f"train@{where}", str(error)) from None
     try:
-        return RunLayout.open(where)
+        return RunLayout.open(folder)
     except OSError as error:
         raise _mode_error(f"train@{where}", str(error)) from None
 
@@ -155,8 +170,9 @@ def find_search(spec_name: str, where: str, data_dir: Path) -> RunLayout:
                 return run
         reason = f"no search of {spec_name} in {data_dir}. Start one with `search`."
         raise _mode_error("search@latest", reason)
-    is_run = any(SPEC_FILE.fullmatch(path.name) for path in listed(Path(where)))
-    if is_run and (layout := RunLayout.open(where)).journal_path().is_file():
+    folder = located(where, data_dir)
+    is_run = any(SPEC_FILE.fullmatch(path.name) for path in listed(folder))
+    if is_run and (layout := RunLayout.open(folder)).journal_path().is_file():
         return layout
     reason = f"{where} holds no search. Give a folder such as data/NAME_TIMESTAMP."
     raise _mode_error(f"search@{where}", reason)
@@ -193,16 +209,24 @@ def open_run(
     return SavedRun(layout, trial, load_saved_spec(spec_path, trust=trust), checkpoint)
 
 
+def located(word: str, data_dir: Path) -> Path:
+    """The path that a FOLDER in a command refers to: `latest`, a path, or a name in `data_dir`."""
+    if word == "latest":
+        return _latest_of_any(None, data_dir)
+    path, below = Path(word), data_dir / word
+    return below if below.exists() and not path.exists() else path
+
+
 def find_folder(word: str, data_dir: Path) -> Path:
-    """The folder that a word of `plot` or `compare` refers to: a path, or a name in `data_dir`."""
-    for path in (Path(word), data_dir / word):
-        if path.is_dir():
-            return path
+    """The folder that a FOLDER in a command refers to; it must be there."""
+    path = located(word, data_dir)
+    if path.is_dir():
+        return path
     close = nearest(word, (path.name for path in listed(data_dir)))
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
     raise RunFolderError(
         f"{word}: no such run folder, neither here nor in {data_dir}/.{hint} "
-        "`slm-lab plot-list` lists those there; -d names another data folder."
+        "`slm-lab list` lists those there; --data names another data folder."
     )
 
 
@@ -233,7 +257,7 @@ def _folder_and_trial(where: str, spec_name: str | None, data_dir: Path) -> tupl
     """(run folder, trial that the name of a spec file states)."""
     if where == "latest":
         return _latest_of_any(spec_name, data_dir), None
-    path = Path(where)
+    path = located(where, data_dir)
     if glob.has_magic(where) and not path.exists():
         matches = [found for name in _either_extension(path) for found in glob.glob(str(name))]
         path = Path(max(matches, default=where))
@@ -242,7 +266,7 @@ def _folder_and_trial(where: str, spec_name: str | None, data_dir: Path) -> tupl
     match = SPEC_FILE.fullmatch(path.name)
     if match and any(name.is_file() for name in _either_extension(path)):
         return path.parent, None if match["trial"] is None else int(match["trial"])
-    parent = path.parent if path.parent.is_dir() else data_dir
+    parent = path.parent if len(path.parts) > 1 and path.parent.is_dir() else data_dir
     close = nearest(path.name, (found.name for found in listed(parent)))
     hint = f"Did you mean {' or '.join(str(parent / name) for name in close)}?" if close else ""
     raise RunFolderError(

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from slm_lab.runs.files import open_for_reading
-from slm_lab.runs.find import best_of, best_trial, find_folder_of, saved_sessions
+from slm_lab.runs.find import (
+    SAFETENSORS,
+    agent_mark,
+    best_of,
+    best_trial,
+    find_folder_of,
+    saved_sessions,
+)
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.run_folder import RunFolderError, listed, spec_files
@@ -36,10 +43,10 @@ class SourceAgent:
     def files(self) -> Mapping[str, Path]:
         """Its state dicts by the name of the net, target net or statistics."""
         place = self.trial, self.session
-        sample = self.layout.model_path(*place, "NET", "model", checkpoint=self.checkpoint).name
-        start, _, end = sample.partition("NET")
-        paths = listed(self.layout.predir / "model")
-        found = {p.name: p for p in paths if p.name.startswith(start) and p.name.endswith(end)}
+        sample = self.layout.model_path(*place, "NET", "model", checkpoint=self.checkpoint)
+        start, _, end = sample.stem.partition("NET")
+        paths = [p for p in listed(sample.parent) if p.suffix in (sample.suffix, SAFETENSORS)]
+        found = {p.stem: p for p in paths if p.stem.startswith(start) and p.stem.endswith(end)}
         named = {name[len(start) : -len(end)]: path for name, path in found.items()}
         # Without a mark the names of all other agents begin the same way.
         return {name: path for name, path in named.items() if not name.startswith("ckpt-")}
@@ -58,7 +65,7 @@ def source_agent(source: InitFrom, session: int) -> SourceAgent:
     RunFolderError if there is none."""
     folder = Path(source.folder)
     layout = RunLayout(folder, spec_files(folder)[0])
-    trial, checkpoint = best_trial(layout), "best" if source.agent == "best" else ""
+    trial, checkpoint = best_trial(layout), agent_mark(layout, best=source.agent == "best")
     sessions = saved_sessions(layout, trial, checkpoint)
     if not sessions:
         raise RunFolderError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from slm_lab.runs.files import open_for_reading, read_json_or_empty, read_spec_tree, read_tail
 from slm_lab.runs.find import SPEC_SUFFIXES, STAMP
-from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.layout import Mode, RunLayout
 from slm_lab.runs.resume import is_finished, stop_reasons, was_killed
 from slm_lab.runs.search_journal import TrialRecord, best_first, read_records
 from slm_lab.spec.catalog import target_score
@@ -43,9 +43,12 @@ class RunSummary:
     """One run folder. `key` is its path below the data folder; an unknown number is None.
 
     `score` is `total_reward_ma`, the mean over sessions; for a search that of its best trial, which
-    is `trial`. `target` is what a benchmark run in that env should reach. `frame` is the mean over
-    the sessions that have begun. `reason` says why a run failed, what it has left to do, or why
-    callbacks ended it. `updated` is when it last wrote something, in seconds since 1970.
+    is `trial`. `last_100` is the mean return of the last 100 training episodes, `evaluated` that of
+    episodes played apart from training, where there were any. `target` is what a benchmark run in
+    that env should reach. `frame` is the mean over the sessions that have begun, which are
+    `sessions`; `finished` of them used up their budget or were ended by a callback. `reason` says
+    why a run failed, what it has left to do, or why callbacks ended it. `updated` is when it last
+    wrote something, in seconds since 1970.
     """
 
     key: str
@@ -57,10 +60,13 @@ class RunSummary:
     algorithm: str = ""
     env: str = ""
     score: float | None = None
+    last_100: float | None = None
+    evaluated: float | None = None
     target: float | None = None
     frame: int = 0
     max_frame: int | None = None
     sessions: int = 0
+    finished: int = 0
     max_session: int = 1
     trial: int = 0
     trials: int = 1
@@ -103,6 +109,8 @@ def summarize(key: str, layout: RunLayout, *, is_running: bool) -> RunSummary:
     else:
         earlier = _earlier_specs(meta)
         facts = _trial_facts(layout, max_session, earlier, is_running=is_running)
+    trial = facts.get("trial", 0)
+    is_rigorous = bool(meta.get("rigorous_eval"))
     return RunSummary(
         key=key,
         folder=layout.predir,
@@ -117,6 +125,7 @@ def summarize(key: str, layout: RunLayout, *, is_running: bool) -> RunSummary:
         git_sha=_text(meta.get("git_sha")),
         started=_started(layout),
         updated=last_updated(layout),
+        evaluated=_evaluated(layout, trial, facts["status"], is_rigorous=is_rigorous),
         **facts,
     )
 
@@ -141,26 +150,42 @@ def _trial_facts(
     layout: RunLayout, max_session: int, earlier: Collection[str], *, is_running: bool
 ) -> dict[str, Any]:
     sessions = layout.sessions(0)
+    begun = _begun(layout, max_session)
+    finished = {s for s in begun if is_finished(layout, 0, s, earlier)}
+    status, reason = "running", ""
+    if not is_running:
+        status, reason = _trial_status(layout, max_session, begun, finished)
+    # The metrics of a trial that went on are those of its former end.
     headline = read_json_or_empty(layout.predir, layout.trial_metrics_scalar(0))
     score, frame = real(headline.get("total_reward_ma")), _count(headline.get("frame")) or 0
-    if is_running or score is None:
-        score, frame = _progress(layout, sessions)
-    status, reason = ("running", "") if is_running else _trial_status(layout, max_session, earlier)
-    state = {"status": status, "reason": reason}
-    return state | {"score": score, "frame": frame, "sessions": len(sessions)}
+    last_100 = real(headline.get("last_100_return"))
+    if status != "done" or score is None:
+        score, frame, last_100 = _progress(layout, sessions)
+    is_old = status == "done" and not begun  # by a version that kept no checkpoints
+    return {
+        "status": status,
+        "reason": reason,
+        "score": score,
+        "last_100": last_100,
+        "frame": frame,
+        "sessions": len(sessions),
+        "finished": len(sessions) if is_old else len(finished),
+    }
+
+
+def _begun(layout: RunLayout, max_session: int) -> set[int]:
+    """Sessions with a checkpoint on disk, however many a spec from elsewhere asks for."""
+    pattern = re.compile(rf"{re.escape(layout.trial_name(0))}_s(\d{{1,6}})")
+    folders = (pattern.fullmatch(path.name) for path in listed(layout.predir / "checkpoint"))
+    return {s for match in folders if match and (s := int(match[1])) < max_session}
 
 
 def _trial_status(
-    layout: RunLayout, max_session: int, earlier: Collection[str]
+    layout: RunLayout, max_session: int, begun: set[int], finished: set[int]
 ) -> tuple[Status, str]:
     """Status of a trial without a process, by its checkpoints, reports and log."""
     if not (layout.predir / "checkpoint").is_dir() and layout.trial_metrics_scalar(0).exists():
         return "done", ""  # by a version that kept no checkpoints, or the original
-    # By what is on disk, however many sessions a spec from elsewhere asks for.
-    pattern = re.compile(rf"{re.escape(layout.trial_name(0))}_s(\d{{1,6}})")
-    folders = (pattern.fullmatch(path.name) for path in listed(layout.predir / "checkpoint"))
-    begun = [s for match in folders if match and (s := int(match[1])) < max_session]
-    finished = {s for s in begun if is_finished(layout, 0, s, earlier)}
     if len(finished) >= max_session:
         if was_killed(layout, 0):
             return "resumable", "its metrics and graphs are left to write"
@@ -193,29 +218,58 @@ def _session_ends(layout: RunLayout) -> dict[int, str]:
     return ends
 
 
-def _progress(layout: RunLayout, sessions: tuple[int, ...]) -> tuple[float | None, int]:
-    """(score, frame) of a trial on its way: means over the last rows of its tables."""
-    rows = [_last_row(layout, session) for session in sessions]
-    scores = [s for row in rows if (s := real(row.get("total_reward_ma"))) is not None]
-    frames = [f for row in rows if (f := _count(row.get("frame"))) is not None]
-    score = sum(scores) / len(scores) if scores else None
-    return score, int(sum(frames) / len(frames)) if frames else 0
+def _progress(
+    layout: RunLayout, sessions: tuple[int, ...]
+) -> tuple[float | None, int, float | None]:
+    """(score, frame, return of the last 100 episodes) of a trial on its way: means over the last
+    rows of its tables."""
+    trained = [last_row(layout, 0, session, "train") for session in sessions]
+    played = [last_row(layout, 0, session, "eval") for session in sessions]
+    scored = [own or row for own, row in zip(played, trained, strict=True)]
+    frame = _mean(row.get("frame") for row in trained)
+    last_100 = _mean(row.get("last_100_return") for row in trained)
+    return _mean(row.get("total_reward_ma") for row in scored), int(frame or 0), last_100
 
 
-def _last_row(layout: RunLayout, session: int) -> dict[str, float]:
-    """The latest row of the table that a session is scored by: its evaluations', if any."""
-    for path in (layout.session_csv(0, session, "eval"), layout.session_csv(0, session, "train")):
-        try:
-            with open_for_reading(layout.predir, path) as file:
-                columns = file.readline(ROW_BYTES).decode().strip().split(",")
-        except ValueError:  # a RunFolderError, or no text
-            continue
-        text = read_tail(layout.predir, path, ROW_BYTES)
-        cells = text[: text.rfind("\n") + 1].splitlines()[-1:] or [""]
-        values = cells[0].split(",")
-        if len(values) == len(columns) and values != columns:
-            return {name: _number(value) for name, value in zip(columns, values, strict=True)}
-    return {}
+def _mean(values: Iterable[object]) -> float | None:
+    """Mean of the numbers among the values; None if there is none."""
+    known = [number for value in values if (number := real(value)) is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _evaluated(layout: RunLayout, trial: int, status: Status, *, is_rigorous: bool) -> float | None:
+    """Mean return over episodes apart from training, if any were played since the last training.
+
+    With `meta.rigorous_eval` a table named eval holds such; else it is a copy of the training's.
+    """
+    done = layout.trial_metrics_scalar(trial)
+    trained = max(
+        stamp(path)[0] for path in ([done] if status == "done" else moving_files(layout) or [done])
+    )
+    for best in (True, False):
+        path = layout.trial_evaluation(trial, best=best, sampled=False)
+        if stamp(path)[0] >= trained and path.is_file():
+            content = read_json_or_empty(layout.predir, path)
+            return real(content.get("mean"))
+    sessions = layout.sessions(trial) if is_rigorous else ()
+    rows = (last_row(layout, trial, session, "eval") for session in sessions)
+    return _mean(row.get("total_reward") for row in rows)
+
+
+def last_row(layout: RunLayout, trial: int, session: int, mode: Mode) -> dict[str, float]:
+    """The latest complete row of a session's table; empty before the first."""
+    path = layout.session_csv(trial, session, mode)
+    try:
+        with open_for_reading(layout.predir, path) as file:
+            columns = file.readline(ROW_BYTES).decode().strip().split(",")
+    except ValueError:  # a RunFolderError, or no text
+        return {}
+    text = read_tail(layout.predir, path, ROW_BYTES)
+    cells = text[: text.rfind("\n") + 1].splitlines()[-1:] or [""]
+    values = cells[0].split(",")
+    if len(values) != len(columns) or values == columns:
+        return {}
+    return {name: _number(value) for name, value in zip(columns, values, strict=True)}
 
 
 # Status of a search
@@ -235,11 +289,14 @@ def _search_facts(layout: RunLayout, max_trial: int | None, *, is_running: bool)
     facts = {"status": status, "reason": reason, "trials": ended, "max_trial": max_trial}
     if best is None:
         return facts
+    headline = read_json_or_empty(layout.predir, layout.trial_metrics_scalar(best.trial))
     return facts | {
         "score": best.score,
+        "last_100": real(headline.get("last_100_return")),
         "frame": best.frame,
         "trial": best.trial,
         "sessions": len(layout.sessions(best.trial)),
+        "finished": len(layout.sessions(best.trial)),  # a trial has a place once it has ended
     }
 
 

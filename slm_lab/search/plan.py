@@ -16,11 +16,14 @@ from slm_lab.runs.layout import RunLayout
 from slm_lab.search.space import Dimension, dimensions
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.error import did_you_mean
+from slm_lab.training.console import format_duration
 from slm_lab.training.executors.local import available_cores
 from slm_lab.training.options import RunOptions
 
 REPORTS = 20  # of a trial that runs to its end, besides those at its rungs
 TRIALS_PER_DIMENSION = 3, 4  # recommended by the docs
+SECONDS_TO_START = 8.0  # Ray, and the imports of its processes: an estimate, not measured
+PATIENCE = 60.0  # seconds until a session must learn while its speed is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +187,16 @@ def _grid_trials(
     return size
 
 
-def describe_search(spec: Spec, speed: float) -> str:
-    """Describe a search: space, trials per dimension, frames, and time at `speed` frames/s."""
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Measured speed of one session, and the seconds that each takes besides, to begin."""
+
+    frames_per_second: float
+    seconds_to_begin: float = 0.0
+
+
+def describe_search(spec: Spec, speed: Speed) -> str:
+    """Describe a search: space, trials per dimension, frames, and time at a measured speed."""
     plan = plan_search(spec)
     low, high = TRIALS_PER_DIMENSION
     count = len(plan.space)
@@ -207,35 +218,69 @@ def describe_search(spec: Spec, speed: float) -> str:
         frames, factor = plan.expected_frames, plan.halving.reduction_factor
         passing = f"with ASHA (rungs at {rungs}; one in {factor:g} passes)"
         lines.append(f"         about {frames:,} {passing}")
-    duration = _duration(frames / speed / parallel)
-    measured = f"at the {speed:,.0f} frames/s of one session measured now, not compiled"
-    return "\n".join([*lines, f"Time     about {duration}, {measured}"])
+    duration = format_duration(search_seconds(plan, frames, parallel, speed))
+    measured = f"{speed.frames_per_second:,.0f} frames/s of one session"
+    begins = f", and {speed.seconds_to_begin:.1f} s for each to begin, both measured now"
+    return "\n".join([*lines, f"Time     about {duration}, at the {measured}{begins}"])
 
 
-def measure_speed(spec: Spec, seconds: float = 4.0) -> float:
-    """Frames per second of one session in this process, not compiled; no files are kept."""
-    from slm_lab.training.session import Session  # torch is slow to import
-    from slm_lab.training.threads import set_threads
+def search_seconds(plan: SearchPlan, frames: int, parallel: int, speed: Speed) -> float:
+    """Seconds of a search of so many frames. The last trials leave cores idle: without early
+    stopping all take equally long, so there are whole rounds of them."""
+    work = frames / speed.frames_per_second
+    work += plan.max_trial * plan.max_session * speed.seconds_to_begin
+    rounds = plan.max_trial / parallel
+    idle = math.ceil(rounds) / rounds if plan.halving is None else 1.0
+    return SECONDS_TO_START + work / parallel * idle
 
-    spec = spec.with_values({"meta.compile": "off", "meta.random_seed": 0})
+
+def measure_speed(spec: Spec, seconds: float = 4.0) -> Speed:
+    """Train a trial from the middle of the space in this process, until it learns by the code that
+    it will go on with, and then for `seconds` more. No files are kept."""
+    from slm_lab.training.threads import set_threads  # torch is slow to import
+
+    spec = _middle(spec).with_values({"meta.random_seed": 0})
     options = RunOptions(mode="search")
     set_threads(spec, options)
     logger.disable("slm_lab")
-    with TemporaryDirectory() as folder, ExitStack() as afterwards:
+    with ExitStack() as afterwards:
         afterwards.callback(logger.enable, "slm_lab")
+        if spec.meta.compile != "off":
+            _measure(spec, options, 0.0)  # the first one compiles; later ones find the code
+        return _measure(spec, options, seconds)
+
+
+def _measure(spec: Spec, options: RunOptions, seconds: float) -> Speed:
+    from slm_lab.training.session import Session
+
+    with TemporaryDirectory() as folder, ExitStack() as afterwards:
         layout = RunLayout.create(spec.name, "speed", folder)
-        end = time.monotonic() + seconds
-        session = Session(spec, layout, 0, 0, options, should_stop=lambda: time.monotonic() > end)
+        began, end = time.monotonic(), math.inf
+
+        def should_stop() -> bool:
+            now = time.monotonic()
+            if end < math.inf:
+                return now > end
+            return now > began + PATIENCE or session.is_settled
+
+        session = Session(spec, layout, 0, 0, options, should_stop=should_stop)
         afterwards.callback(session.close)
-        began = time.monotonic()
-        end = began + seconds
         session.advance()
-        return session.frame / (time.monotonic() - began)
+        settled, frame = time.monotonic(), session.frame
+        end = settled + seconds
+        session.advance()
+        spent, trained = time.monotonic() - settled, session.frame - frame
+        if trained == 0:  # the budget was too small to tell the two apart
+            return Speed(max(frame, 1) / (settled - began))
+        speed = trained / spent
+        return Speed(speed, max(0.0, settled - began - frame / speed))
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+def _middle(spec: Spec) -> Spec:
+    """The trial in the middle of the space; the spec itself where no trial can be there."""
+    space = dimensions(spec)
+    at = {d.path: d.value(len(d.arguments) // 2 if d.is_choice else 0.5) for d in space}
+    try:
+        return spec.with_values(at)
+    except SpecError:
+        return spec

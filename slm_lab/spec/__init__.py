@@ -6,10 +6,12 @@ from slm_lab.spec.algorithm.base import AlgorithmSpec as AlgorithmSpec
 from slm_lab.spec.algorithm.base import ScheduleSpec as ScheduleSpec
 from slm_lab.spec.algorithm.base import batches_per_call as batches_per_call
 from slm_lab.spec.algorithm.base import training_start_step as training_start_step
+from slm_lab.spec.algorithm.c51 import C51Spec as C51Spec
 from slm_lab.spec.algorithm.crossq import CrossQSpec as CrossQSpec
 from slm_lab.spec.algorithm.dqn import DQNSpec as DQNSpec
 from slm_lab.spec.algorithm.ppo import PPOSpec as PPOSpec
 from slm_lab.spec.algorithm.ppo import ppo_minibatch_size as ppo_minibatch_size
+from slm_lab.spec.algorithm.qrdqn import QRDQNSpec as QRDQNSpec
 from slm_lab.spec.algorithm.random import RandomSpec as RandomSpec
 from slm_lab.spec.algorithm.reinforce import ReinforceSpec as ReinforceSpec
 from slm_lab.spec.algorithm.sac import SoftActorCriticSpec as SoftActorCriticSpec

@@ -15,7 +15,17 @@ from typing import Any, TypeVar
 from pydantic import Field, SerializeAsAny
 
 from slm_lab.spec.algorithm import ALGORITHMS, algorithm_label
-from slm_lab.spec.algorithm.base import AlgorithmInfo, AlgorithmSpec, Defaults, ScheduleSpec, Tree
+from slm_lab.spec.algorithm.base import (
+    CONVOLUTIONS,
+    SCHEDULE,
+    AlgorithmInfo,
+    AlgorithmSpec,
+    Defaults,
+    ScheduleSpec,
+    Tree,
+    fill_schedules_apart,
+    name_schedules,
+)
 from slm_lab.spec.block import Block, Findings, Key, build_block, shown
 from slm_lab.spec.error import SpecError, did_you_mean
 from slm_lab.spec.memory import MEMORIES, SIL_KEYS, MemoryInfo, MemorySpec
@@ -37,7 +47,7 @@ _ABSENT = {
 }
 # Keys of earlier versions that shipped specs still carry and nothing reads.
 _FORMER_ALGORITHM_KEYS = """
-add_critic clip_eps clip_val_loss continuous_action_clip normalize_state num_epis_to_collect
+add_critic clip_val_loss continuous_action_clip normalize_state num_epis_to_collect
 sil_epoch use_gae use_nstep
 """
 _FORMER_NET_KEYS = """
@@ -45,20 +55,13 @@ clip_grad lr_anneal_timestep lr_decay lr_decay_frequency lr_decay_min_timestep n
 """
 # What means something to one algorithm, memory or net has no effect on another.
 _ALGORITHM_KEYS = ALGORITHMS.keys_of_specs().union(_FORMER_ALGORITHM_KEYS.split())
+_ALGORITHM_KEYS |= {key.removesuffix(SCHEDULE) for key in _ALGORITHM_KEYS}
 _MEMORY_KEYS = MEMORIES.keys_of_specs()
 _NET_KEYS = NETS.keys_of_specs().union(_FORMER_NET_KEYS.split())
 _NET_KEYS |= {f"{who}_{key}" for who in ("actor", "critic") for key in _NET_KEYS}
 _DEFAULT_HORIZON = 128
 BlockT = TypeVar("BlockT", bound=RecordedBlock)
 
-# Nature's convolutions (Mnih et al. 2015), for ALE/ envs.
-_CONVOLUTIONS: Tree = {
-    "type": "ConvNet",
-    "conv_hid_layers": [[32, 8, 4, 0, 1], [64, 4, 2, 0, 1], [64, 3, 1, 0, 1]],
-    "fc_hid_layers": [512],
-    "hid_layers_activation": "relu",
-    "normalize": True,
-}
 # The keys that a block of the same kind cannot do without.
 _SIZES = frozenset({"batch_size", "max_size"})
 _LAYERS = frozenset({"hid_layers", "hid_layers_activation", "normalize"})
@@ -130,7 +133,8 @@ def with_defaults(given: Mapping[str, Any], origin: SpecOrigin | None = None) ->
     elif defaults.target:
         _fill_target(agent["net"], defaults.target)
     memory = find_record_or_none(MEMORIES, _mapping(agent["memory"]).get("name"), origin)
-    info.spec_class.fill(agent["algorithm"], memory.kind if memory else None, env)
+    kind, net = memory.kind if memory else None, _mapping(agent["net"])
+    fill_schedules_apart(info.spec_class, agent["algorithm"], kind, env, net)
     return tree
 
 
@@ -141,11 +145,12 @@ def _mapping(value: Any) -> Tree:
 def _for_images(defaults: Defaults) -> Defaults:
     """Replace the layers by convolutions, shared by actor and critic; keep all other settings."""
     learning = {k: v for k, v in defaults.net.items() if not k.startswith(("type", "hid_layers"))}
+    learning["type"] = str(defaults.net["type"]).replace("MLP", "Conv")
     shared = {"shared": True} if "shared" in learning else {}
     critic = defaults.critic_net
     if critic is not None:
-        critic = _CONVOLUTIONS | {"batch_norm": True, "optim_spec": critic["optim_spec"]}
-    return replace(defaults, net=_CONVOLUTIONS | learning | shared, critic_net=critic)
+        critic = CONVOLUTIONS | {"batch_norm": True, "optim_spec": critic["optim_spec"]}
+    return replace(defaults, net=CONVOLUTIONS | learning | shared, critic_net=critic)
 
 
 def _filled(
@@ -223,9 +228,9 @@ def build_agent(
 
     Classes of the user's own are imported where the origin is trusted with their modules.
     """
-    for key in sorted(tree.keys() - AgentSpec.model_fields.keys()):
-        near = did_you_mean(key, AgentSpec.model_fields)
-        findings.problem(f"agent.{key}", f"unknown key for agent. {near}")
+    known = AgentSpec.model_fields
+    for key in sorted(tree.keys() - known.keys()):
+        findings.problem(f"agent.{key}", f"unknown key for agent. {did_you_mean(key, known)}")
     parts: dict[str, Tree] = {}
     for key in ("algorithm", "memory", "net"):
         value = tree.get(key)
@@ -309,7 +314,8 @@ def _build_algorithm(info: AlgorithmInfo, tree: Tree, findings: Findings) -> Alg
     given = {k: v for k, v in tree.items() if (k, v) != ("action_policy", "default")}
     given["name"] = info.name
     path = "agent.algorithm"
-    block = build_block(info.spec_class, given, path, findings, info.name, _ALGORITHM_KEYS)
+    spelling, keys = name_schedules(info.spec_class, given, findings), _ALGORITHM_KEYS
+    block = build_block(info.spec_class, given, path, findings, info.name, keys, spelling)
     return _recorded(block, info)
 
 

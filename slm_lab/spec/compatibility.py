@@ -37,6 +37,7 @@ LEARNING = tuple(name for name, info in ALGORITHMS.items() if info.learns)
 _SAMPLING = _algorithms(lambda info: info.imitates or "replay" in info.memories)
 _EPISODIC = _algorithms(lambda info: "episodes" in info.memories)
 _PRIVILEGED = _algorithms(lambda info: info.privileged_critic)
+_DISCRETE = _algorithms(lambda info: "discrete" in info.actions)  # the games that have lives, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,14 @@ def _sums_rewards(spec: Spec) -> bool:
     return getattr(algorithm, "num_step_returns", None) is not None and algorithm.lam is None
 
 
+def _has_unit_weights(spec: Spec) -> bool:
+    return spec.agent.net.unit_weights or spec.agent.critic.unit_weights
+
+
+def _critic(spec: Spec) -> Any:
+    return getattr(spec.agent.algorithm, "critic", None)
+
+
 def _reads_parts(spec: Spec) -> bool:
     return spec.agent.net.reads_parts(())
 
@@ -90,7 +99,12 @@ FEATURES: dict[str, Feature] = {
             _EPISODIC,
         ),
         Feature("frame stack", "env.frame_stack", lambda s: s.env.frame_stack > 1),
-        Feature("life loss", "env.life_loss_info", lambda s: s.env.kwargs.get("life_loss_info")),
+        Feature(
+            "life loss",
+            "env.life_loss_info",
+            lambda s: s.env.kwargs.get("life_loss_info"),
+            _DISCRETE,
+        ),
         Feature("normalize_obs", "env.normalize_obs", lambda s: s.env.normalize_obs),
         Feature("normalize_reward", "env.normalize_reward", lambda s: s.env.normalize_reward),
         _algorithm_flag("normalize_v_targets"),
@@ -102,6 +116,16 @@ FEATURES: dict[str, Feature] = {
             "batch norm",
             "agent.net.batch_norm",
             lambda s: s.agent.net.normalizes_batches or s.agent.critic.normalizes_batches,
+        ),
+        Feature("unit weights", "agent.net.unit_weights", _has_unit_weights),
+        Feature(
+            "noisy net", "agent.net.noisy", lambda s: s.agent.net.noisy or s.agent.critic.noisy
+        ),
+        Feature(
+            "categorical critic",
+            "agent.algorithm.critic",
+            lambda s: _critic(s) and _critic(s).is_categorical,
+            _having("critic"),
         ),
         _algorithm_flag("symlog"),
         _algorithm_flag("clip_vloss"),
@@ -138,6 +162,11 @@ REFUSALS = (
         _algorithms(lambda info: "replay" not in info.memories),
         "a policy that learns under batch statistics is not the one that acted. "
         "Set batch_norm to false, or use layer_norm.",
+    ),
+    Refusal(
+        "noisy net",
+        _algorithms(lambda info: not info.noisy_nets),
+        "it explores in a way of its own. Set noisy to false, or use DQN, QRDQN or Rainbow.",
     ),
     Refusal(
         "privileged critic",
@@ -185,9 +214,25 @@ REFUSALS = (
         "Set one of them to false, or use env.reward_scale.",
     ),
     Refusal(
+        "normalize_v_targets",
+        "unit weights",
+        "it rescales the value head, whose rows have norm 1. Set one of them to false.",
+    ),
+    Refusal(
+        "categorical critic",
+        "symlog",
+        "its loss is the cross-entropy of atoms, not of one number. Set symlog to false.",
+    ),
+    Refusal(
         "multi-discrete actions",
         _algorithms(lambda info: "multi_discrete" not in info.actions),
         "it has no form for several discrete actions at once. Use PPO.",
+    ),
+    Refusal(
+        "action masks",
+        _algorithms(lambda info: not info.action_masks),
+        "a mask says which of several discrete actions are allowed, and its actions are numbers. "
+        "Set env.action_mask to false, or use PPO or DQN.",
     ),
 )
 

@@ -39,6 +39,7 @@ VideoPinball WizardOfWor YarsRevenge Zaxxon
 """
 _OLD_ATARI_ID = re.compile(r"(\w+?)(?:Deterministic|NoFrameskip)?-v[0-4]")
 
+GIVEN = "python/"  # begins the name of an env that was given as an object, and no module has
 # The clip that normalisation brings along when the spec names none.
 _NORMALIZED_CLIP = 10.0
 # Atari games score in units of 1 to 10,000: learning from signs lets them share one setting.

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+from slm_lab.spec.assignment import (
+    Assignment,
+    blame,
+    read_assignments,
+    run_name,
+    write_assignment,
+)
 from slm_lab.spec.block import shown
 from slm_lab.spec.env import EnvSpec
 from slm_lab.spec.error import Problem, SpecError, SpecWarning, nearest
 from slm_lab.spec.run_folder import SPEC_FILE, run_place
-from slm_lab.spec.schema import V4_MESSAGE, MetaSpec, Spec, build_spec, name_complaint, write_value
-from slm_lab.spec.search import flatten
+from slm_lab.spec.schema import V4_MESSAGE, Spec, build_spec, name_complaint
 from slm_lab.spec.text import (
     MAX_BYTES,
     PLACEHOLDER,
@@ -25,7 +30,6 @@ from slm_lab.spec.text import (
     coerce_numbers,
     decode,
     fill,
-    number,
     parse,
     unfilled,
 )
@@ -43,7 +47,7 @@ _PRIVATE = ("_", "$")  # blocks to share, notes, and the `$schema` that editors 
 
 
 def load_spec(
-    file: str | Path,
+    file: str | Path | Mapping[str, Any],
     name: str | None = None,
     sets: Sequence[str] = (),
     *,
@@ -51,16 +55,30 @@ def load_spec(
 ) -> Spec:
     """Load the spec `name` of a file, with `-s` assignments applied.
 
-    Without a name the file must hold one spec, as the spec saved with a run does. Warnings are
+    A mapping stands for the content of a file: specs by their names, or one spec. Without a name
+    the file must hold one spec, as the spec saved with a run does. Warnings are
     raised as SpecWarning; everything wrong is one SpecError.
 
     A spec in a run folder, which may have come from anywhere, has a module such as that of
     `module:EnvId` imported only if it is in `trust` or `-s` names it, or as `trust.py` says.
     """
+    if isinstance(file, Mapping):
+        return _load_mapping(file, name, sets)
     path = find_spec_file(file)
     if run_place(path) is None:
         return _load(path, name, sets, None)
     return _load_untrusted(path, name, sets, trust)
+
+
+def _load_mapping(tree: Mapping[str, Any], name: str | None, sets: Sequence[str]) -> Spec:
+    """Load a spec as if the mapping had been read from a file."""
+    path = Path(f"{name or 'spec'}.json")
+    try:
+        text = json.dumps(tree)
+    except (TypeError, ValueError) as error:
+        fix = "A spec holds text, numbers, lists and mappings; train(...) also takes classes."
+        raise _refusal(path, f"{error}. {fix}") from None
+    return _load(path, None if {"agent", "env"} <= tree.keys() else name, sets, None, text)
 
 
 def load_saved_spec(file: str | Path, name: str | None = None, *, trust: Collection[str]) -> Spec:
@@ -83,21 +101,28 @@ def _load_untrusted(
     """
     with warnings.catch_warnings(action="ignore", category=SpecWarning):
         spec = _load(path, name, sets, SpecOrigin(path, frozenset()))
-    given = {word for item in _read_sets(sets, path) for word in _names_given(item)}
+    given = {word for item in read_assignments(sets, path) for word in _names_given(item)}
     by_flag = {module_of(name) for _, name in own_names(spec) if name in given}
     return _load(path, name, sets, origin_of(spec, path, {*trust, *by_flag}))
 
 
-def _names_given(item: _Assignment) -> Iterator[str]:
+def _names_given(item: Assignment) -> Iterator[str]:
     """What a `-s` may name: its value, or what is in it."""
     yield item.value.strip()
     with suppress(TextError):
         yield from (name for _, name in names_in(item.key, parse(item.value, is_json=False)))
 
 
-def _load(path: Path, name: str | None, sets: Sequence[str], origin: SpecOrigin | None) -> Spec:
-    assignments = _read_sets(sets, path)
-    template = _read_text(path)
+def _load(
+    path: Path,
+    name: str | None,
+    sets: Sequence[str],
+    origin: SpecOrigin | None,
+    text: str | None = None,
+) -> Spec:
+    """Load a spec of a file, whose text may be known already."""
+    assignments = read_assignments(sets, path)
+    template = _read_text(path) if text is None else text
     text = _fill_defaults(_fill(template, assignments, path), path)
     specs = _specs_in(text, path)
     name = _choose(specs, name, path)
@@ -107,15 +132,17 @@ def _load(path: Path, name: str | None, sets: Sequence[str], origin: SpecOrigin 
     placeholders = _placeholders(template, name, path) if assignments else set()
     filled = [item for item in assignments if item.key in placeholders]
     written = [item for item in assignments if item not in filled]
-    problems = [problem for item in written if (problem := _write(tree, item, placeholders))]
+    problems = [
+        problem for item in written if (problem := write_assignment(tree, item, placeholders))
+    ]
     for at, open_key in unfilled(tree):
         problems.append(Problem(at, f"${{{open_key}}} is not filled. Add -s {open_key}=VALUE"))
     if problems:
         raise SpecError(problems, source)
     try:
-        spec, notes = build_spec(tree, _run_name(name, filled), source, origin)
+        spec, notes = build_spec(tree, run_name(name, filled), source, origin)
     except SpecError as error:
-        raise SpecError([_blame(p, written) for p in error.problems], source) from None
+        raise SpecError([blame(p, written) for p in error.problems], source) from None
     for note in notes:
         warnings.warn(f"{source}: {note}", SpecWarning, stacklevel=3)
     return spec
@@ -142,6 +169,7 @@ class SpecCheck(NamedTuple):
     name: str
     problems: list[Problem]
     warnings: list[str]
+    env: EnvSpec | None = None  # of a spec without problems
 
     @property
     def ok(self) -> bool:
@@ -153,14 +181,13 @@ def check_file(file: str | Path) -> list[SpecCheck]:
     path = find_spec_file(file)
     origin = None if run_place(path) is None else SpecOrigin(path, frozenset())
     text = _fill_defaults(_read_text(path), path)
-    values = [(key, _example_value(key, path)) for key in set(PLACEHOLDER.findall(text))]
+    values = [(key, _example_value(key, path.as_posix())) for key in set(PLACEHOLDER.findall(text))]
     text = _fill(text, values, path)
     checks = []
     for name, tree in _specs_in(text, path).items():
         try:
-            checks.append(
-                SpecCheck(name, [], build_spec(coerce_numbers(tree), name, origin=origin)[1])
-            )
+            spec, notes = build_spec(coerce_numbers(tree), name, origin=origin)
+            checks.append(SpecCheck(name, [], notes, spec.env))
         except SpecError as error:
             checks.append(SpecCheck(name, error.problems, []))
     return checks
@@ -170,7 +197,8 @@ def example_sets(file: str | Path, name: str) -> list[str]:
     """Choose `-s` values for a spec's open placeholders that fit its family of envs."""
     path = find_spec_file(file)
     open_keys = _placeholders(_fill_defaults(_read_text(path), path), name, path)
-    return [f"{key}={_example_value(key, path)}" for key in sorted(open_keys)]
+    hint = f"{path.as_posix()} {name}"
+    return [f"{key}={_example_value(key, hint)}" for key in sorted(open_keys)]
 
 
 def upgrade_file(file: str | Path) -> tuple[str, dict[str, list[str]]]:
@@ -213,6 +241,11 @@ def packaged_trees() -> Iterator[tuple[Path, str, dict[str, Any]]]:
             yield path.relative_to(packaged_spec_dir()), name, coerce_numbers(tree)
 
 
+def packaged_file(name: str) -> Path | None:
+    """The file, relative to `packaged_spec_dir`, of the shipped spec of that name."""
+    return next((file for file, spec_name in packaged_specs() if spec_name == name), None)
+
+
 def find_spec_file(file: str | Path) -> Path:
     """Find a file as given or inside the package, also where its suffix has changed."""
     given = Path(file)
@@ -237,11 +270,13 @@ def _no_such_file(given: Path) -> Problem:
         siblings = []
     known = {p.name: p.as_posix() for p in siblings[:1000]}
     known |= {p.name: p.relative_to(packaged_spec_dir()).as_posix() for p in _packaged_files()}
+    if not given.suffix:  # it may be meant as the name of a shipped spec
+        known |= {name: name for _, name in packaged_specs()}
     close = [known[name] for name in nearest(given.name, known, count=5)]
-    hint = "`slm-lab spec` lists the shipped ones."
+    hint = "`slm-lab specs` lists the shipped ones."
     if close:
         hint = f"Did you mean {', '.join(close)}?"
-    return Problem("SPEC_FILE", f"no such file, from here or in the package. {hint}")
+    return Problem("SPEC_FILE", f"no such file or shipped spec. {hint}")
 
 
 def _packaged_files() -> list[Path]:
@@ -349,91 +384,18 @@ def _choose(specs: dict[str, dict[str, Any]], name: str | None, path: Path) -> s
     raise _refusal(path, f"{found}; the file has {', '.join(names)}", "SPEC_NAME")
 
 
-class _Assignment(NamedTuple):
-    key: str
-    value: str
-
-    @property
-    def flag(self) -> str:
-        return f"-s {self.key}={self.value}"
-
-
-def _read_sets(sets: Sequence[str], path: Path) -> list[_Assignment]:
-    problems, assignments = [], []
-    for text in sets:
-        key, equals, value = text.partition("=")
-        if not equals or not re.fullmatch(r"\w+(\.\w+)*", key.strip()):
-            message = "expected KEY=VALUE, such as -s env.max_frame=1e5"
-            problems.append(Problem(f"-s {text}", message))
-        elif value.strip().lower().lstrip("+-") in ("inf", "infinity", "nan"):
-            problems.append(Problem(f"-s {text}", "expected a finite number"))
-        else:
-            assignments.append(_Assignment(key.strip(), value))
-    if problems:
-        raise SpecError(problems, path.name)
-    return assignments
-
-
-def _write(tree: dict[str, Any], item: _Assignment, placeholders: set[str]) -> Problem | None:
-    """Apply `-s a.b.c=value` to the tree."""
-    if "." not in item.key:
-        return Problem(f"{item.flag} changes nothing", _where_to(tree, item, placeholders))
-    as_number = number(item.value.strip())
-    try:
-        value = parse(item.value, is_json=False) if as_number is None else as_number
-    except TextError as error:
-        return Problem(item.flag, str(error))
-    problem = write_value(tree, item.key, coerce_numbers(value, item.key.rpartition(".")[2]))
-    return problem and Problem(item.flag, problem.message)
-
-
-def _where_to(tree: dict[str, Any], item: _Assignment, placeholders: set[str]) -> str:
-    names = ", ".join(sorted(placeholders))
-    has = f"the placeholders {names}" if placeholders else "no placeholders"
-    leaves = [path for path, _ in flatten(tree) if not path.startswith("search.")]
-    paths = [path for path in leaves if path.rpartition(".")[2] == item.key]
-    for block, model in (("env", EnvSpec), ("meta", MetaSpec)):
-        if item.key in (block, *model.model_fields) and not paths:
-            paths.append(f"{block}.name" if item.key == block else f"{block}.{item.key}")
-    if not paths:
-        return f"the spec has {has}; for any other key give its dotted path, as env.num_envs"
-    options = " or ".join(f"-s {dotted}={item.value}" for dotted in paths)
-    return f"the spec has {has}. Did you mean {options}?"
-
-
-def _blame(problem: Problem, written: list[_Assignment]) -> Problem:
-    """Name the flag that wrote the key a problem is about."""
-    for item in written:
-        inside = f"{problem.path}.".startswith(f"{item.key}.")
-        if inside or f"{item.key}.".startswith(f"{problem.path}."):
-            return Problem(problem.path, f"{problem.message} (set by {item.flag})")
-    return problem
-
-
-def _run_name(name: str, filled: list[_Assignment]) -> str:
-    """SPEC_NAME, with the env's short name once `${env}` was filled.
-
-    `ALE/Pong-v5` -> `pong`, `my.envs:Pole-v0` -> `pole`.
-    """
-    for item in filled:
-        if item.key == "env":
-            short = re.split(r"[/:]", item.value)[-1].partition("-")[0].lower()
-            return f"{name}_{re.sub(r'[^a-z0-9_.+]+', '_', short)}"
-    return name
-
-
 def _source(path: Path, name: str) -> str:
     if path.stem == name:
         return path.name
     return f"{path.name}: {shown(name) if name_complaint(name) else name}"
 
 
-def _example_value(key: str, path: Path) -> str:
+def _example_value(key: str, file_and_name: str) -> str:
     if key == "max_frame":
         return "1e5"
     if key != "env":
         return "1"
     for family, env in _EXAMPLE_ENVS.items():
-        if family in path.as_posix():
+        if family in file_and_name:
             return env
     return "CartPole-v1"

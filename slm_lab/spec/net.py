@@ -109,7 +109,8 @@ class NetSpec(RecordedBlock):
     ] = Key(None, "Learning-rate scheduler; null is constant.")
     update_type: Literal["replace", "polyak"] | None = Key(
         None,
-        "How target nets follow the online nets: polyak for SAC, replace for DQN unless given.",
+        "How target nets follow the online nets: polyak for SAC, replace for DQN unless given. "
+        "CrossQ has target nets only where it is given.",
     )
     update_frequency: Positive | None = Key(
         None, "Frames between copies, for replace; 1,000 unless given."
@@ -118,6 +119,11 @@ class NetSpec(RecordedBlock):
         None,
         "Share of the online weights, for polyak; 0.005 unless given. Per step of "
         "the envs for the DQN family, per update of the actor for SAC.",
+    )
+    unit_weights: Flag = Key(
+        False,
+        "Every row of the weights of Linear and convolution layers, heads included, has norm 1: "
+        "at the start, and again after each optimiser step.",
     )
     gpu: Annotated[
         bool | None, BeforeValidator(_gpu), WithJsonSchema({"enum": ["auto", True, False, None]})
@@ -132,8 +138,22 @@ class NetSpec(RecordedBlock):
     critic_init_std: NonNegative | None = Key(
         None, "Orthogonal gain of the value head, after init_fn."
     )
+    noisy: Flag = Key(
+        False,
+        "For the DQN family: noise on the weights of fully connected layers and heads, of learned "
+        "size, explores in place of epsilon (Fortunato et al. 2018).",
+    )
+    noisy_std: NonNegative = Key(
+        0.5, "With noisy: noise at the start, times one over the root of a layer's inputs."
+    )
     shared: Flag = Key(False, "Actor and critic share one net.")
     use_same_optim: Flag = Key(False, "The critic uses the whole actor spec.")
+
+    @model_validator(mode="after")
+    def _one_scale_of_weights(self) -> NetSpec:
+        for key in sorted(HEAD_STD_KEYS) if self.unit_weights else ():
+            expect(getattr(self, key) is None, getattr(self, key), "null with unit_weights", key)
+        return self
 
     @property
     def sequence_length(self) -> int | None:

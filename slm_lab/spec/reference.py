@@ -14,6 +14,7 @@ from pydantic import Field, create_model
 
 from slm_lab.spec.agent import AgentSpec, with_defaults
 from slm_lab.spec.algorithm import ALGORITHMS
+from slm_lab.spec.algorithm.base import SCHEDULE, schedules_of
 from slm_lab.spec.block import shown
 from slm_lab.spec.callback import CALLBACKS
 from slm_lab.spec.memory import MEMORIES
@@ -74,6 +75,8 @@ def file_schema() -> Schema:
 
     for name in ("OptimSpec", "SchedulerSpec", "LossSpec", "ScheduleSpec"):
         blocks[name] = _or_own(blocks[name], "name")
+    for model in ALGORITHMS.spec_classes():
+        _shorten_schedules(blocks[model.__name__]["properties"], schedules_of(model))
 
     spec = _as_written(schema)
     spec["required"] = ["agent", "env"]  # a spec in a file is named by its key
@@ -168,6 +171,16 @@ def _name_actor_and_critic(block: Schema) -> None:
     block["required"] = ["type"]
 
 
+def _shorten_schedules(properties: Schema, keys: Iterable[str]) -> None:
+    """Take a number for a schedule, and its key without the suffix."""
+    for key in keys:
+        about = {
+            k: properties[key].pop(k) for k in ("description", "default") if k in properties[key]
+        }
+        properties[key] = {"anyOf": [{"type": "number"}, _NUMERAL, properties[key]], **about}
+        properties[key.removesuffix(SCHEDULE)] = properties[key]
+
+
 def _open_arguments(block: Schema, names: Iterable[str], kwargs: Schema | None = None) -> None:
     """Put the arguments beside the name; torch checks those that are not listed here."""
     name = {**block["properties"]["name"], "enum": sorted(names)}
@@ -257,10 +270,13 @@ def _lines() -> Iterator[str]:
         yield from _section(block)
     yield "### Schedules"
     users = _words(["explore_var_spec", "entropy_coef_spec", "clip_eps_spec"])
-    yield f"A value that changes with the frame: {users}.\n"
+    yield f"A value that changes with the frame: {users}. Each of these keys may be written without"
+    yield "`_spec`, and a number is a schedule that stays there: `clip_eps: 0.2`.\n"
     yield from _table(blocks["ScheduleSpec"])
     yield "### entropy_anneal"
     yield from _section(blocks["EntropyAnnealSpec"])
+    yield "### critic"
+    yield from _section(blocks["CriticSpec"])
     yield "## agent.memory"
     for name, memory in MEMORIES.items():
         yield f"### {name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -16,8 +17,9 @@ from pydantic import (
     model_validator,
 )
 
+from slm_lab.card import card, folded
 from slm_lab.spec.agent import AgentSpec, build_agent, with_defaults
-from slm_lab.spec.algorithm.base import check_multiple, training_start_step
+from slm_lab.spec.algorithm.base import SCHEDULE, check_multiple, training_start_step
 from slm_lab.spec.block import (
     Block,
     Count,
@@ -36,6 +38,7 @@ from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
 from slm_lab.spec.search import check_search, flatten, split_search_key
 from slm_lab.spec.text import TextError, check_json
+from slm_lab.spec.tree import plain, write_value
 from slm_lab.spec.trust import SpecOrigin
 from slm_lab.spec.upgrade import is_v4
 
@@ -177,6 +180,22 @@ class Spec(Block):
 
     __hash__ = Block.__hash__
 
+    def __repr__(self) -> str:
+        what = f"{self.agent.label} on {self.env.name} x {self.env.num_envs}"
+        return f"<Spec {self.name}: {what}, {self.env.max_frame:,} frames>"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "algorithm": self.agent.label,
+            "env": f"{self.env.name} x {self.env.num_envs}",
+            "frames": f"{self.env.max_frame:,}",
+            "sessions": self.meta.max_session,
+        }
+        whole = json.dumps(self.resolved(), indent=2)
+        return card(self.name, facts, folded("every key", whole))
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as plain data: the process that reads it imports the user's modules by itself."""
         return _unpickled, (self._given, self.name, self.origin)
@@ -188,6 +207,10 @@ class Spec(Block):
         defaults; all else is as its author spelled it.
         """
         return copy.deepcopy(self._tree)
+
+    def given(self) -> dict[str, Any]:
+        """Return the spec as its author wrote it, without what was left out."""
+        return copy.deepcopy(self._given)
 
     def resolved(self) -> dict[str, Any]:
         """Return `to_dict` with the value of every key that has a default."""
@@ -206,7 +229,7 @@ class Spec(Block):
 
     def with_values(self, values: Mapping[str, Any]) -> Spec:
         """Make a validated copy with values written at dotted paths: `{"env.num_envs": 8}`."""
-        tree = copy.deepcopy(self._given)
+        tree = self.given()
         found = [write_value(tree, path, value) for path, value in values.items()]
         if problems := [problem for problem in found if problem is not None]:
             raise SpecError(problems, self.name)
@@ -241,12 +264,12 @@ def build_spec(
     Its classes of the user's own are imported where the origin is trusted with their modules.
     """
     findings = Findings()
-    plain = _plain({**tree, "name": name})
+    given = plain({**tree, "name": name})
     try:
-        check_json(plain)
+        check_json(given)
     except TextError as error:
         raise SpecError([Problem("", str(error))], source or name) from None
-    spec = _build(plain, name, findings, origin)
+    spec = _build(given, name, findings, origin)
     if findings.problems or spec is None:
         raise SpecError(findings.problems, source or name)
     return spec.with_origin(origin) if origin else spec, findings.all_warnings()
@@ -273,47 +296,12 @@ def _write_defaults(block: dict[str, Any], built: Block) -> None:
             value = {"name": value["name"], **value["kwargs"]}
         if key == "kwargs" or f"actor_{key}" in block or f"critic_{key}" in block:
             continue
+        if key.endswith(SCHEDULE) and block.get(key.removesuffix(SCHEDULE)) is not None:
+            continue
         if block.get(key) is None:
             block[key] = value
         elif isinstance(value, dict) and isinstance(block[key], dict):
             block[key] = {**value, **block[key]}
-
-
-def write_value(tree: dict[str, Any], path: str, value: Any) -> Problem | None:
-    """Write into a tree at a dotted path, making mappings on the way; a number indexes a list."""
-    *parents, last = path.split(".")
-    node: Any = tree
-    for part in parents:
-        if isinstance(node, dict):
-            if node.get(part) is None:
-                node[part] = {}
-            node = node[part]
-        elif _indexes(node, part):
-            node = node[int(part)]
-        else:
-            return Problem(path, f"`{part}` leads nowhere: {shown(node)} has no parts")
-    if isinstance(node, dict):
-        node[last] = _plain(value)
-    elif _indexes(node, last):
-        node[int(last)] = _plain(value)
-    elif isinstance(node, list):
-        return Problem(path, f"`{last}` is no index of a list of {len(node)}")
-    else:
-        return Problem(path, f"`{last}` leads nowhere: {shown(node)} has no parts")
-    return None
-
-
-def _indexes(node: Any, part: str) -> bool:
-    return isinstance(node, list) and part.isdecimal() and int(part) < len(node)
-
-
-def _plain(value: Any) -> Any:
-    """Convert tuples to lists and mappings to dicts, as JSON would."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
 
 
 def _build(
@@ -347,14 +335,36 @@ def _build(
             given_meta["callbacks"] = build_callbacks(given_meta["callbacks"], findings)
         meta = build_block(MetaSpec, given_meta, "meta", findings, "meta", former)
     search = dict(flatten(blocks.get("search", {})))
-    check_search(search, tree, findings)
+    absent = check_search(search, tree, findings)
     check_search_keys([split_search_key(key)[0] for key in search], findings)
     if agent is None or env is None or meta is None or findings.problems:
         return None
     spec = Spec(name=name, agent=agent, env=env, meta=meta, search=search)
     _cross_check(spec, findings)
     spec._given, spec._tree = given, tree
-    return spec
+    if any(split_search_key(key)[0].endswith((".name", ".type")) for key in search):
+        findings.warnings += [f"search.{key}: not in the spec, nor checked" for key in absent]
+        return spec  # which keys there are depends on the trial
+    for key, value in absent.items():
+        _check_absent(key, value, spec, findings)
+    return None if findings.problems and absent else spec
+
+
+def _check_absent(key: str, value: Any, spec: Spec, findings: Findings) -> None:
+    """Report a searched path that the spec does not have, unless a trial can have it: what a block
+    says about the first of its values."""
+    path, _ = split_search_key(key)
+    tree, about = copy.deepcopy(spec._given), Findings()
+    tree.pop("search", None)
+    if problem := write_value(tree, path, value):
+        findings.problem(f"search.{key}", problem.message)
+        return
+    _build(tree, spec.name, about, spec.origin)
+    related = [each for each in about.problems if f"{path}.".startswith(f"{each.path}.")]
+    if related:
+        findings.problem(f"search.{key}", related[0].message)
+    elif path in about.inert:
+        findings.warnings.append(f"search.{key}: has no effect here: trials differ by chance alone")
 
 
 def _build_env(tree: dict[str, Any], findings: Findings) -> EnvSpec | None:

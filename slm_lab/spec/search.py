@@ -40,9 +40,12 @@ def split_search_key(key: str) -> tuple[str, str]:
     return path, distribution
 
 
-def check_search(search: Mapping[str, Any], tree: Mapping[str, Any], findings: Findings) -> None:
-    """Report keys without a distribution, arguments it cannot take, and paths not in the spec."""
-    absent = []
+def check_search(
+    search: Mapping[str, Any], tree: Mapping[str, Any], findings: Findings
+) -> dict[str, Any]:
+    """Report keys without a distribution and arguments it cannot take. Returns the sound keys whose
+    paths the spec does not have, each with the first of its values."""
+    absent = {}
     for key, arguments in search.items():
         path, distribution = split_search_key(key)
         if distribution == "grid_search":
@@ -53,9 +56,8 @@ def check_search(search: Mapping[str, Any], tree: Mapping[str, Any], findings: F
             form = f"{distribution} takes [{DISTRIBUTIONS[distribution]}]."
             findings.problem(f"search.{key}", f"found {shown(arguments)}; {complaint}. {form}")
         elif not _holds(tree, path):
-            absent.append(path)
-    if absent:
-        findings.warnings.append(f"search adds keys that the spec lacks: {', '.join(absent)}")
+            absent[key] = arguments[0]
+    return absent
 
 
 def _not_a_distribution(key: str, path: str, distribution: str) -> str:

@@ -43,6 +43,7 @@ _MODULE_KEY = re.compile(
     r"|(env\.wrappers|meta\.callbacks)(\.\d+)?(\.name)?"
     r"|agent\.(algorithm|memory|net|critic_net)\.(.*\.)?\w*(name|type)"
 )
+MAIN = "__main__"  # a script or a notebook: never found on disk, and so never remembered
 COMMAND = "(command)"  # in place of the file, for a command that was run here
 
 
@@ -117,6 +118,8 @@ def check_named_module(module: str, key: str, origin: SpecOrigin | None) -> None
 
 def find_module(module: str) -> FoundModule | None:
     """Find where a module would be imported from, running nothing; None if it is nowhere."""
+    if module == MAIN:
+        return None
     places: list[Path] = []
     path: Iterable[str] | None = None
     file: Path | None = None

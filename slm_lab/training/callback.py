@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from typing import Any, ClassVar
 from loguru import logger
 
 from slm_lab.agent.agent import Agent
+from slm_lab.agent.saving import save_models, snapshot
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.error import LabError
@@ -35,9 +35,9 @@ from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.block import Findings, build_block, shown
 from slm_lab.spec.callback import CALLBACKS, CallbackSpec, load_callbacks
+from slm_lab.spec.main_module import place_of
 from slm_lab.training.loop import PARALLEL, Episodes, Loop, play
 from slm_lab.training.recorder import Recorder
-from slm_lab.training.saving import save_models, snapshot
 from slm_lab.training.seeding import evaluation_seed
 from slm_lab.types import Metrics
 
@@ -290,13 +290,7 @@ def _entry(callback: Callback | type[Callback]) -> dict[str, Any]:
     place = _place(cls)
     shipped = (record.name for record in CALLBACKS.values() if record.implementation == place)
     name = next(shipped, "")
-    if not name:
-        module = sys.modules.get(cls.__module__)
-        if cls.__module__ == "__main__" or getattr(module, cls.__qualname__, None) is not cls:
-            fix = "Put the class at the top of a module of its own, and import it from there."
-            found = f"{place} cannot be imported by the processes of other sessions, or by a resume"
-            raise SpecError([Problem("callbacks", f"{found}. {fix}")], "run")
-        name = place
+    name = name or place_of(cls, "callbacks")
     if isinstance(callback, type):
         return {"name": name}
     keys = callback.spec.model_dump(mode="json", exclude_defaults=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,20 +32,35 @@ LOG_FORMAT = (
     "{time:YYYY-MM-DD HH:mm:ss} | {level} | PID:{process} | {module}:{function} | {message}"
 )
 Clock = Callable[[], float]
+NARROW = 78  # columns of a screen that has no room for bars
+PACE_SECONDS = 30.0  # over which the speed of a trial is averaged
 PLAIN_INTERVAL = 5.0  # seconds between two lines of one session when there is no terminal
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A small message from a session: its frame and its scores. NaN means not known yet."""
+    """A small message from a session: its frame and its scores. NaN means not known yet.
+
+    `stage` says what keeps a session from training at full speed, such as `importing`.
+    """
 
     session: int
-    frame: int
-    max_frame: int
-    fps: float
-    total_reward_ma: float
-    best: float
+    frame: int = 0
+    max_frame: int = 0
+    fps: float = 0.0
+    total_reward_ma: float = math.nan
+    best: float = math.nan
+    last_100_return: float = math.nan
     profile: str = ""
+    stage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A log line of a session's process, which only the trial's process may write to the screen."""
+
+    line: str
+    message: str
 
 
 class LogFile:
@@ -91,15 +107,28 @@ _process_log: LogFile | None = None  # a part of the process's logging, as logur
 
 
 def setup_logging(
-    path: Path, level: str = "INFO", *, stderr_level: str | None = None, folder: Path | None = None
+    path: Path,
+    level: str = "INFO",
+    *,
+    stderr_level: str | None = None,
+    folder: Path | None = None,
+    tell: Callable[[Told], None] | None = None,
 ) -> None:
     """Send this process's log to a file, and to stderr from `stderr_level` (default: `level`):
-    "WARNING" for a session whose trial owns the screen."""
+    "WARNING" for a session whose trial owns the screen, which gets the lines by `tell`."""
     global _process_log
     log_file = _process_log = LogFile(path, folder)
     logger.remove()
     logger.add(log_file, format=LOG_FORMAT, level=level.upper())
-    logger.add(_write_stderr, format=LOG_FORMAT, level=(stderr_level or level).upper())
+    screen = (stderr_level or level).upper()
+    if tell is None:
+        logger.add(_write_stderr, format=LOG_FORMAT, level=screen)
+        return
+
+    def send(line: Message) -> None:
+        tell(Told(str(line), str(line.record["message"])))
+
+    logger.add(send, format=LOG_FORMAT, level=screen)
 
 
 def open_log_file() -> LogFile | None:
@@ -158,9 +187,27 @@ def format_value(key: str, value: float) -> str:
     """Format `frame` as 2.00e+05, rewards as 500.00, other fractions to four digits."""
     if key == "frame":
         return f"{value:.2e}"
-    if key in ("total_reward", "total_reward_ma"):
+    if key in ("total_reward", "total_reward_ma", "last_100_return"):
         return f"{value:.2f}"
     return f"{value:g}" if float(value).is_integer() else f"{value:.4g}"
+
+
+def format_count(count: float) -> str:
+    """Format 950 as it is, 12,345 as 12.3k, 1,250,000 as 1.25M."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            short = f"{count / size:.3g}" if count < 999.5 * size else f"{count / size:.0f}"
+            return f"{short}{unit}"
+    return f"{count:.0f}"
+
+
+def format_duration(seconds: float) -> str:
+    """Format 75 as 1 min 15 s, 3,720 as 1 h 02 min."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 class Display:
@@ -197,57 +244,145 @@ class TrialDisplay(Display):
     def __init__(
         self,
         trial: int,
-        max_session: int,
+        sessions: Sequence[int],
+        max_frame: int,
         *,
         console: Console | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         super().__init__(console, clock, refresh_per_second=4)
         self._trial = trial
-        self._bars = bar.Progress(
+        columns = [
             bar.TextColumn("{task.description}"),
             bar.BarColumn(bar_width=None),
             bar.TaskProgressColumn(),
-            bar.TextColumn("{task.fields[fps]}", justify="right"),
-            bar.TextColumn("reward {task.fields[reward]}", justify="right"),
-            bar.TextColumn("best {task.fields[best]}", justify="right"),
-            bar.TimeRemainingColumn(),
-            console=self._console,
-            expand=True,
-        )
-        unknown: dict[str, Any] = {"total": None, "fps": "starting", "reward": "-", "best": "-"}
-        self._tasks = [self._bars.add_task(f"t{trial} s{s}", **unknown) for s in range(max_session)]
-        self._profile = Text("", style="dim")  # below the bars: where the time goes
+            bar.TextColumn("{task.fields[frames]}", justify="right"),
+            bar.TextColumn("{task.fields[speed]}", justify="right"),
+            bar.TextColumn("last 100 {task.fields[last_100]}", justify="right"),
+            bar.TextColumn("ma {task.fields[average]}", justify="right"),
+            bar.TimeRemainingColumn(compact=True),
+        ]
+        if self._console.width < NARROW:
+            del columns[6], columns[1:3]
+        self._bars = bar.Progress(*columns, console=self._console, expand=True)
+        unknown: dict[str, Any] = {"total": None, "frames": "", "last_100": "-", "average": "-"}
+        self._tasks = {
+            session: self._bars.add_task(
+                f"t{trial} s{session}", speed="waiting for a core", **unknown
+            )
+            for session in sessions
+        }
+        self._pace = Pace(dict.fromkeys(sessions, max_frame), clock)
+        self._tell = TellOnce()
+        # Both are shorter than the screen is wide. A Ctrl-C is echoed behind the last line, and a
+        # line that it made longer than the screen would be two, of which one could not be erased.
+        self._profile, self._left = _short_line(), _short_line()
         if self._live:
-            self._live.update(Group(self._bars, self._profile))
+            self._live.update(Group(self._bars, self._profile, self._left))
 
     def update(self, progress: Progress) -> None:
-        reward, best = (
+        if progress.frame and not progress.stage:
+            self._pace.reached(progress.session, progress.frame)
+        last_100, average, best = (
             format_value("total_reward_ma", score)
-            for score in (progress.total_reward_ma, progress.best)
+            for score in (progress.last_100_return, progress.total_reward_ma, progress.best)
         )
         if self._live:
+            budget = f"{format_count(progress.frame)}/{format_count(progress.max_frame)}"
             self._bars.update(
                 self._tasks[progress.session],
                 completed=progress.frame,
-                total=progress.max_frame,
-                fps=f"{progress.fps:,.0f} frames/s",
-                reward=reward,
-                best=best,
+                total=progress.max_frame or None,
+                frames=budget if progress.frame else "",
+                speed=progress.stage or f"{progress.fps:,.0f} frames/s",
+                last_100="-" if math.isnan(progress.last_100_return) else last_100,
+                average="-" if math.isnan(progress.total_reward_ma) else average,
             )
             self._profile.plain = progress.profile or self._profile.plain
-        elif self._is_due(progress.session, always=progress.frame >= progress.max_frame):
+            self._left.plain = self._pace.describe()
+        elif progress.frame and self._is_due(
+            progress.session, always=progress.frame >= progress.max_frame
+        ):
             parts = (
                 f"Trial {self._trial} session {progress.session}",
                 f"frame {progress.frame:,} of {progress.max_frame:,} "
                 f"({progress.frame / progress.max_frame:.0%})",
                 f"{progress.fps:,.0f} frames/s",
-                f"total_reward_ma {reward}",
+                f"last 100 episodes {last_100}",
+                f"total_reward_ma {average}",
                 f"best {best}",
                 progress.profile,
             )
             logger.info(" | ".join(part for part in parts if part))
 
+    def tell(self, told: Told) -> None:
+        """Write a log line of a session above the rows; what several sessions say, once."""
+        self._tell(told)
+
+    def stopping(self) -> None:
+        """Say that a stop was asked for, and is under way."""
+        self._pace.note = "stopping: sessions write their files"
+        self._left.plain = self._pace.describe()
+
     def finish(self, session: int, text: str) -> None:
         """Log how a session ended; its row stays as it is."""
+        self._pace.ended(session)
+        self._pace.note = self._pace.note and "stopped"
+        self._left.plain = self._pace.describe()
         logger.info(f"Trial {self._trial} session {session} | {text}")
+
+
+class TellOnce:
+    """Writes log lines of sessions to stderr, of the same message the first."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def __call__(self, told: Told) -> None:
+        if told.message not in self._told:
+            self._told.add(told.message)
+            sys.stderr.write(told.line)
+            sys.stderr.flush()
+
+
+class Pace:
+    """Estimates when a trial ends, from the frames that its sessions trained lately together."""
+
+    def __init__(self, budgets: dict[int, int], clock: Clock) -> None:
+        self._budgets, self._clock = budgets, clock
+        self._began: dict[int, int] = {}  # frame at which a session was first seen
+        self._frames: dict[int, int] = {}
+        self._seen: deque[tuple[float, int]] = deque()  # time, frames trained since it was seen
+        self._ended: set[int] = set()
+        self.note = ""
+
+    def reached(self, session: int, frame: int) -> None:
+        self._began.setdefault(session, frame)
+        self._frames[session] = frame
+        now = self._clock()
+        self._seen.append((now, sum(self._frames.values()) - sum(self._began.values())))
+        while now - self._seen[0][0] > PACE_SECONDS:
+            self._seen.popleft()
+
+    def ended(self, session: int) -> None:
+        self._ended.add(session)
+
+    def seconds_left(self) -> float:
+        """NaN before there is a pace."""
+        if len(self._seen) < 2:
+            return math.nan
+        (began, first), (now, last) = self._seen[0], self._seen[-1]
+        running = self._budgets.keys() - self._ended
+        left = sum(max(0, self._budgets[s] - self._frames.get(s, 0)) for s in running)
+        return left * (now - began) / (last - first) if last > first else math.nan
+
+    def describe(self) -> str:
+        if self.note:
+            return self.note
+        done = f"{len(self._ended)} of {len(self._budgets)} session(s) done"
+        left = self.seconds_left()
+        return done if math.isnan(left) else f"{done}, about {format_duration(left)} left"
+
+
+def _short_line() -> Text:
+    return Text("", style="dim", no_wrap=True, overflow="crop")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -91,7 +91,7 @@ class Loop:
             obs = transition.obs
             clock.frame += num_envs
             if agent.ready:
-                self.metrics = agent.update(clock.frame)
+                self.metrics = _with_earlier(self.metrics, agent.update(clock.frame))
                 clock.opt_step += self.metrics.opt_steps
                 clock.updates += 1
             learned = perf_counter()
@@ -136,6 +136,14 @@ class Loop:
         self.profile = Profile(**state["profile"])
         metrics = state["metrics"]
         self.metrics = None if metrics is None else Metrics(metrics, opt_steps=0)
+
+
+def _with_earlier(before: Metrics | None, metrics: Metrics) -> Metrics:
+    """The metrics of an update, and those of earlier ones that it lacks: with a policy delay most
+    updates do not move the policy."""
+    if before is None or len(metrics.values) >= len(before.values):
+        return metrics
+    return replace(metrics, values={**before.values, **metrics.values})
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,9 @@ from tensorboard.compat.proto.event_pb2 import Event  # type: ignore[import-unty
 from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 from tensorboard.summary.writer import record_writer  # type: ignore[import-untyped]
 
-from slm_lab.runs import files
 from slm_lab.runs.files import open_for_append, replacing
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Problem, Spec, SpecError
-from slm_lab.spec.run_folder import RunFolderError
 
 BASE_COLUMNS = (
     "total_reward",
@@ -58,7 +56,6 @@ class Recorder:
     """
 
     def __init__(self, layout: RunLayout, trial: int, session: int, *sinks: WandbSink) -> None:
-        self._folder = layout.predir
         self._train = _Table(layout.session_csv(trial, session, "train"), layout.predir)
         self._eval = _Table(layout.session_csv(trial, session, "eval"), layout.predir)
         own = TensorboardSink(layout, trial, session)
@@ -101,16 +98,9 @@ class Recorder:
         return self._train.bests[-1] if self._train.bests else math.nan
 
     def write_tables(self) -> bool:
-        """Complete both tables; False if that fails. Without evaluations they are the same."""
+        """Complete the tables; False if that fails. Without evaluations there is only one."""
         is_written = self._train.finish()
-        if self._eval.rows:
-            return self._eval.finish() and is_written
-        try:
-            content = files.read_bytes(self._folder, self._train.path, files.MAX_TABLE_BYTES)
-        except RunFolderError as error:  # it could not be written either
-            logger.warning(f"{self._eval.path}: not written ({error})")
-            return False
-        return files.write_or_warn(self._folder, self._eval.path, content) and is_written
+        return (self._eval.finish() if self._eval.rows else True) and is_written
 
     def close(self) -> None:
         for sink in self._sinks:

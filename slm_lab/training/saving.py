@@ -1,25 +1,25 @@
-"""Saving a session: when it is due, which files it writes, and how a resume reads them back.
-
-Trained nets are plain state dicts under the file names of the original SLM Lab.
-"""
+"""Saving a session: when it is due, which files it writes, and how a resume reads them back."""
 
 from __future__ import annotations
 
 import os
 import time
 import zipfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
+import safetensors.torch
 import torch
 from loguru import logger
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from slm_lab.agent.agent import Agent
+from slm_lab.agent.saving import StateDicts, save_models, snapshot
 from slm_lab.runs.checkpoint_manifest import CheckpointError, CheckpointManifest
-from slm_lab.runs.files import open_for_reading, replacing
+from slm_lab.runs.files import open_for_reading
+from slm_lab.runs.find import SAFETENSORS
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.provenance import versions
 from slm_lab.runs.resume import earlier_specs, spec_sha256
@@ -35,7 +35,6 @@ SAVE_SHARE = 0.01
 
 EXPERIENCE = "experience"  # a replay makes it nearly all of the bytes
 
-StateDicts = dict[str, dict[str, Any]]  # file stem ("net_model") -> state dict
 READ_BYTES = 1 << 20
 
 
@@ -196,47 +195,6 @@ def _warn_of_other_versions(manifest: CheckpointManifest) -> None:
         )
 
 
-def snapshot(agent: Agent) -> StateDicts:
-    """Copies of the agent's nets, optimiser slots and statistics, to be written now or later."""
-    algorithm = agent.algorithm
-    states: StateDicts = {}
-    for name, module in algorithm.modules.items():
-        states[f"{name}_model"] = _copies(module.state_dict())
-        prefix = f"{name}.slot."
-        state = algorithm.learner.state.items()
-        slots = {k.removeprefix(prefix): v for k, v in state if k.startswith(prefix)}
-        states[f"{name}_optim"] = _copies(slots)
-    for name, tensors in (agent.target_nets() | agent.statistics()).items():
-        states[f"{name}_model"] = _copies(tensors)
-    return states
-
-
-def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-
-
-def save_models(
-    states: StateDicts,
-    layout: RunLayout,
-    trial: int,
-    session: int,
-    *,
-    best: bool = False,
-    checkpoint: str = "",
-) -> None:
-    """Write all files under other names, then rename them: a failure leaves the older set whole. A
-    kill between two renames mixes two sets, until a resume writes all of them again."""
-    with ExitStack() as beside:
-        for stem, state in states.items():
-            net, _, kind = stem.rpartition("_")
-            which: Literal["model", "optim"] = "model" if kind == "model" else "optim"
-            place = (trial, session, net, which)
-            path = layout.model_path(*place, best=best, checkpoint=checkpoint)
-            file = beside.enter_context(replacing(layout.predir, path))
-            torch.save(state, file)
-            file.flush()
-
-
 def warn_of_unmoved_parameters(agent: Agent, before: StateDicts) -> None:
     """Warn of parameters that the first updates left unchanged: no loss depends on them."""
     for name, module in agent.algorithm.modules.items():
@@ -250,6 +208,8 @@ def load_model(path: Path, *, folder: Path | None = None) -> dict[str, Tensor]:
     """Load plain tensors by name from a file of unknown origin, or raise a RunFolderError. Nothing
     in it is executed, and reading takes no more memory than the file has bytes."""
     with open_for_reading(folder or path.parent, path) as file:
+        if path.suffix == SAFETENSORS:
+            return _load_safetensors(path, file.read())
         _check_archive(path, file)
         file.seek(0)
         try:
@@ -274,6 +234,13 @@ def load_model(path: Path, *, folder: Path | None = None) -> dict[str, Tensor]:
                 "the file holds. Not loaded."
             )
     return state
+
+
+def _load_safetensors(path: Path, content: bytes) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise RunFolderError(f"{path}: is no file of safetensors ({error!s:.200}).") from None
 
 
 def _is_plain(value: object) -> bool:

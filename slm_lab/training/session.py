@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from loguru import logger
 
 from slm_lab.agent.agent import make_agent
 from slm_lab.agent.learning.learner import DivergenceError, check_parameters
+from slm_lab.env.finite import FiniteEnv, describe, first_non_finite
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.runs.files import write_or_warn
@@ -73,18 +74,20 @@ class Session:
         self._recorder = Recorder(layout, trial, session, *wandb)
         self._viewer = Viewer(self._env, spec.name) if options.render else None
         self._profiler = OperatorProfiler(layout.predir) if options.profile else None
-        self._loop = Loop(self._agent, self._env, spec.env.max_frame)
+        seen = FiniteEnv(self._env, spec.env.name) if options.mode == "dev" else self._env
+        self._loop = Loop(self._agent, cast(VectorEnv, seen), spec.env.max_frame)
         place = (layout, trial, session, self._agent, self._env, self._loop, self._recorder)
         self._callbacks = make_callbacks(RunningSession(spec, *place, lambda _: None))
         self._has_started = False
         self.saver = SessionSaver(spec, layout, trial, session, self._agent, self._loop)
         self._initial = self.saver.best["models"] if options.mode == "dev" else {}
         self._next_eval = spec.meta.eval_frequency
-        self._reported_at = time.monotonic()
+        self._report_at = 0.0  # on the clock of the loop
         self._seconds_before = 0.0
         self._failed = False
         self._divergence: DivergenceError | None = None
         logger.info(self._start_line())
+        report(self._progress())
         if options.resume:
             max_bytes = 2 * tree_bytes(self.state_dict()) + GROWTH_BYTES
             self._resume(max_bytes)
@@ -128,6 +131,7 @@ class Session:
             self._failed = True
             if isinstance(error, DivergenceError):
                 self._divergence = error
+                error.explain(self._env_fault())
                 last = ", ".join(f"{k} = {x:.4g}" for k, x in self._latest_metrics().items())
                 logger.error(
                     f"Session {self._session}: {error} Last finite metrics: {last or 'none'}"
@@ -139,6 +143,12 @@ class Session:
     @property
     def frame(self) -> int:
         return self._loop.clock.frame
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the session trains as it will go on: it learns, by compiled code if it will."""
+        learns = self._loop.clock.updates > 0 or not self._spec.agent.algorithm_info.learns
+        return learns and not self._agent.is_compiling
 
     @property
     def is_over(self) -> bool:
@@ -254,6 +264,8 @@ class Session:
     # Called by the loop
 
     def _save_if_due(self, now: float) -> bool:
+        if now >= self._report_at:
+            self._tell_progress(now)
         if self._loop.is_over or not self.saver.schedule.is_due(self.frame, now):
             return False
         self._check_parameters()
@@ -298,10 +310,12 @@ class Session:
         self._check_parameters()
         if is_best:
             self.saver.keep_best()
-        now = time.monotonic()
-        if now - self._reported_at >= REPORT_EVERY_SECONDS or self._loop.is_over:
-            self._report(self._progress())
-            self._reported_at = now
+        if self._loop.is_over:
+            self._tell_progress(time.perf_counter())
+
+    def _tell_progress(self, now: float) -> None:
+        self._report(self._progress())
+        self._report_at = now + REPORT_EVERY_SECONDS
 
     def _record(self, override: dict[str, float]) -> bool:
         row = self._row() | override
@@ -323,16 +337,19 @@ class Session:
             "loss": metrics.get("loss", math.nan),
             "fps": clock.frames_per_second,
             "frame": clock.frame,
-            "wall_t": int(clock.seconds),
+            "wall_t": round(clock.seconds, 2),
             "t": episodes.running_length() if is_single else clock.frame // self._env.num_envs,
             "epi": episodes.count if is_single else math.nan,
             "opt_step": clock.opt_step,
             "lr": metrics.get("lr", math.nan),
         }
-        columns = self._spec.agent.algorithm_info.columns
-        if self._options.mode == "dev":
-            columns = ("grad_norm", *columns)
-        return row | {column: metrics.get(column, math.nan) for column in columns}
+        info = self._spec.agent.algorithm_info
+        gradient = ("grad_norm",) if info.learns else ()
+        is_dev = self._options.mode == "dev"  # where the original has this column too
+        columns = (*gradient, *info.columns) if is_dev else (*info.columns, *gradient)
+        last_return, last_length = episodes.last_100()
+        row |= {column: metrics.get(column, math.nan) for column in columns}
+        return row | {"last_100_return": last_return, "last_100_length": last_length}
 
     def _latest_metrics(self) -> Mapping[str, float]:
         return self._loop.metrics.values if self._loop.metrics else {}
@@ -345,9 +362,28 @@ class Session:
             max_frame=self._spec.env.max_frame,
             fps=clock.frames_per_second,
             total_reward_ma=self._recorder.total_reward_ma,
+            last_100_return=self._env.episodes.last_100()[0],
             best=self._recorder.best,
             profile=format_profile(profile.env, profile.act, profile.learn, profile.other),
+            stage="compiling" if self._agent.is_compiling else "",
         )
+
+    def _env_fault(self) -> str:
+        """NaN or infinite values that the env gave, among those that are still stored: looked for
+        only once training has diverged, so that it costs nothing before."""
+        for key, rows, ages in self._agent.experience.stored():
+            flat = rows.reshape(-1, *rows.shape[2:])
+            # A recurrent agent's rows have its state behind the observation.
+            is_whole = key == "reward" or flat.shape[1:] == self._env.spaces.obs_shape
+            given = {key: flat if is_whole else flat[:, : math.prod(self._env.spaces.obs_shape)]}
+            if (bad := first_non_finite(self._env.codecs.obs, **given)) is None:
+                continue
+            step, slot = divmod(bad[0], rows.shape[1])
+            taken, where = self._loop.clock.frame // self._env.num_envs, f"env {slot}"
+            if not len(ages):  # episodes of all envs, one after the other
+                return describe(self._spec.env.name, bad[1], taken, "an episode that ended before")
+            return describe(self._spec.env.name, bad[1], taken - int(ages[step]), where)
+        return ""
 
     def _check_parameters(self) -> None:
         check_parameters(self._agent.algorithm.learner.state, self.frame)

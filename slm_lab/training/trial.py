@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 
+from loguru import logger
+
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.resume import unfinished_sessions
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.training.console import TrialDisplay
 from slm_lab.training.executors import local
+from slm_lab.training.executors.carried import NOTHING, CannotBeCarried, Carried, carry
 from slm_lab.training.executors.local import Executor, StopRequest, TrialJob
+from slm_lab.training.notebook_display import NotebookDisplay, in_notebook
 from slm_lab.training.options import RunOptions
 
 
@@ -34,13 +38,19 @@ def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions)
     sessions = list(range(spec.meta.max_session))
     if options.resume:
         sessions = unfinished_sessions(spec, layout, trial)
-    execute: Executor = local.run_here if spec.meta.max_session == 1 else local.run_in_processes
+    execute: Executor = local.run_here
+    carried = NOTHING
     if options.ray_address is not None:
         module = import_with_ray("slm_lab.training.executors.ray_cluster", "--ray-address")
         execute = module.run_on_cluster
-    display = TrialDisplay(trial, spec.meta.max_session)
+    elif spec.meta.max_session > 1:
+        execute, carried = _in_processes(spec)
+    budget = local.session_spec(spec).env.max_frame
+    display: NotebookDisplay | TrialDisplay = TrialDisplay(trial, sessions, budget)
+    if in_notebook():
+        display = NotebookDisplay(sessions)
     with display, stop_on_signals() as stop:
-        job = TrialJob(spec, layout, trial, options)
+        job = TrialJob(spec, layout, trial, options, carried=carried)
         ends = list(execute(job, sessions, display, stop))
     for end in ends:
         if end.bad_input is not None and not layout.sessions(trial):
@@ -50,6 +60,19 @@ def run_sessions(spec: Spec, layout: RunLayout, trial: int, options: RunOptions)
         failed={end.session: end.error for end in ends if end.error is not None},
         stopped_by=None if is_whole else stop.signal,
     )
+
+
+def _in_processes(spec: Spec) -> tuple[Executor, Carried]:
+    """How to run several sessions, and what their processes need of this one."""
+    try:
+        return local.run_in_processes, carry(spec)
+    except CannotBeCarried as reason:
+        what = f"{reason} cannot be sent to another process"
+        if spec.meta.distributed:
+            fix = "Define it in a module"
+            raise SpecError([Problem("meta.distributed", f"{what}. {fix}")], spec.name) from None
+        logger.warning(f"The sessions run one after another in this process: {what}.")
+        return local.run_here, NOTHING
 
 
 def import_with_ray(module: str, path: str, what: str = "") -> ModuleType:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
 from slm_lab.agent.agent import Agent, make_agent
 from slm_lab.env.make import make_env
-from slm_lab.env.probe import register_probes
+from slm_lab.env.probe import PROBES, Probe, register_probes
 from slm_lab.env.vector import VectorEnv
 from slm_lab.spec import Spec, SpecWarning, spec_from_dict
+from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.training.loop import Loop
 from slm_lab.types import ReplayBatch, Rollout, Transition
 
@@ -59,22 +62,38 @@ _VALUE_BASED: dict[str, Any] = {
 }
 _ALGORITHMS["SARSA"] = _VALUE_BASED | {"name": "SARSA", "training_frequency": 8}
 _OFF_POLICY = {"training_frequency": 4, "training_start_step": 32, "training_iter": 2}
-for _name in ("VanillaDQN", "DQN", "DoubleDQN"):
+for _name in ("VanillaDQN", "DQN", "DoubleDQN", "QRDQN", "C51", "Rainbow"):
     _ALGORITHMS[_name] = _VALUE_BASED | _OFF_POLICY | {"name": _name, "training_batch_iter": 1}
-for _name in ("SoftActorCritic", "CrossQ"):
+_ALGORITHMS["QRDQN"] |= {"num_quantiles": 8}
+for _name in ("C51", "Rainbow"):
+    _ALGORITHMS[_name] |= {"num_atoms": 25, "v_min": -2, "v_max": 10}
+for _name in ("SoftActorCritic", "CrossQ", "TQC"):
     _ALGORITHMS[_name] = _OFF_POLICY | {"name": _name, "gamma": 0.9, "init_alpha": 0.1}
+for _name in ("DDPG", "TD3"):
+    _ALGORITHMS[_name] = _OFF_POLICY | {"name": _name, "gamma": 0.9}
 _ROLLOUT = {"name": "OnPolicyBatchReplay"}
 _REPLAY: dict[str, Any] = {"name": "Replay", "batch_size": 32, "max_size": 10_000}
 _PAST: dict[str, Any] = _ROLLOUT | {"batch_size": 16, "max_size": 1000}
-_OFF_POLICY_NAMES = ("VanillaDQN", "DQN", "DoubleDQN", "SoftActorCritic", "CrossQ")
-_MEMORIES = dict.fromkeys(_OFF_POLICY_NAMES, _REPLAY) | {"SIL": _PAST, "PPOSIL": _PAST}
+_MEMORIES: dict[str, dict[str, Any]] = {
+    name: _REPLAY for name in _ALGORITHMS if ALGORITHMS[name].memories == {"replay"}
+}
+_MEMORIES |= {"SIL": _PAST, "PPOSIL": _PAST}
 _POLYAK = {"update_type": "polyak", "polyak_coef": 0.05}
-_HAVE_TARGETS = ("DQN", "DoubleDQN", "SoftActorCritic")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _probes() -> None:
+    """The probes, and as `steered/<Name>-v0` those of two actions with one number, whose sign
+    chooses."""
     register_probes()
+    for probe in PROBES:
+        if isinstance(probe().action_space, gym.spaces.Discrete):
+            gym.register(f"steered/{probe.__name__}-v0", entry_point=partial(_steered, probe))
+
+
+def _steered(probe: type[Probe], **keys: Any) -> gym.Env[Any, Any]:
+    box = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    return gym.wrappers.TransformAction(probe(**keys), lambda action: int(action[0] > 0), box)
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +104,7 @@ def make_spec() -> MakeSpec:
         tree = copy.deepcopy(_COMMON)
         tree["agent"]["algorithm"] = copy.deepcopy(_ALGORITHMS[algorithm])
         tree["agent"]["memory"] = dict(_MEMORIES.get(algorithm, _ROLLOUT))
-        tree["agent"]["net"] |= _POLYAK if algorithm in _HAVE_TARGETS else {}
+        tree["agent"]["net"] |= _POLYAK if ALGORITHMS[algorithm].target_net else {}
         with warnings.catch_warnings():  # the small CrossQ has no batch norm unless a test wants it
             warnings.simplefilter("ignore", SpecWarning)
             return spec_from_dict(tree, algorithm).with_values(values or {})

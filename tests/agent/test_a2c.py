@@ -57,7 +57,7 @@ def test_the_policy_gradient_loss_is_minus_the_mean_of_log_prob_times_advantage(
 def test_with_lambda_advantages_are_gae(make_spec: MakeSpec, three_steps: Rollout) -> None:
     a2c = make_a2c(make_spec("ActorCritic", PLAIN))
     value_is_obs(a2c)
-    advantage, target = a2c._advantages(three_steps)
+    advantage, target, _ = a2c._advantages(three_steps)
     # delta = 1 + 1 - 1 = 1; 2 + 2 - 2 = 2; 3 + 4 - 4 = 3
     # A_2 = 3; A_1 = 2 + 0.25 * 3 = 2.75; A_0 = 1 + 0.25 * 2.75 = 1.6875
     assert advantage.tolist() == pytest.approx([1.6875, 2.75, 3.0])
@@ -68,7 +68,7 @@ def test_without_lambda_n_steps_decide(make_spec: MakeSpec, three_steps: Rollout
     values = PLAIN | {"agent.algorithm.lam": None, "agent.algorithm.num_step_returns": 2}
     a2c = make_a2c(make_spec("ActorCritic", values))
     value_is_obs(a2c)
-    advantage, target = a2c._advantages(three_steps)
+    advantage, target, _ = a2c._advantages(three_steps)
     # G_0 = 1 + 0.5 * 2 + 0.25 * 4 = 3; G_1 = 2 + 1.5 + 0.25 * 8 = 5.5; G_2 = 3 + 0.5 * 8 = 7
     assert target.tolist() == pytest.approx([3.0, 5.5, 7.0])
     assert advantage.tolist() == pytest.approx([2.0, 3.5, 3.0])
@@ -79,7 +79,7 @@ def test_without_either_the_whole_rollout_is_the_return(
 ) -> None:
     a2c = make_a2c(make_spec("ActorCritic", PLAIN | {"agent.algorithm.lam": None}))
     value_is_obs(a2c)
-    _, target = a2c._advantages(three_steps)
+    _, target, _ = a2c._advantages(three_steps)
     # G_2 = 3 + 0.5 * 8 = 7; G_1 = 2 + 3.5 = 5.5; G_0 = 1 + 2.75 = 3.75
     assert target.tolist() == pytest.approx([3.75, 5.5, 7.0])
 
@@ -139,7 +139,7 @@ def test_advantages_are_standardized_over_the_rollout(
     make_spec: MakeSpec, three_steps: Rollout
 ) -> None:
     a2c = make_a2c(make_spec("ActorCritic", PLAIN | {"agent.algorithm.normalize_advantages": True}))
-    advantage, _ = a2c._advantages(three_steps)
+    advantage, _, _ = a2c._advantages(three_steps)
     assert advantage.mean().item() == pytest.approx(0.0, abs=1e-6)
     assert advantage.std().item() == pytest.approx(1.0)
 
@@ -195,7 +195,7 @@ def test_normalized_targets_leave_the_first_advantages_in_reward_units(
     a2c = make_a2c(make_spec("ActorCritic", PLAIN | {"agent.algorithm.normalize_v_targets": True}))
     assert isinstance(a2c.critic, Critic)
     value_is_obs(a2c)
-    advantage, target = a2c._advantages(three_steps)
+    advantage, target, _ = a2c._advantages(three_steps)
     assert advantage.tolist() == pytest.approx([1.6875, 2.75, 3.0])
     # Targets 2.6875, 4.75, 7 with their own mean and (biased) std removed.
     raw = torch.tensor([2.6875, 4.75, 7.0])

@@ -20,7 +20,8 @@ from slm_lab.types import ObsPart, Spaces
 from tests import masks
 from tests.masks import CHOICES, LENGTH, MINES
 
-DISCRETE = ["SARSA", "VanillaDQN", "DQN", "DoubleDQN", "SoftActorCritic", "CrossQ"]
+DISCRETE = ["SARSA", "VanillaDQN", "DQN", "DoubleDQN", "QRDQN", "C51"]
+DISCRETE += ["SoftActorCritic", "CrossQ"]
 ON_POLICY = ["Reinforce", "ActorCritic", "PPO", "SIL", "PPOSIL", "Random"]
 MASKED: dict[str, Any] = {"env.name": MINES, "env.num_envs": 3, "env.max_frame": 300}
 GRU = {"type": "RecurrentNet", "rnn_hidden_size": 4, "seq_len": 4}
@@ -147,7 +148,7 @@ def test_targets_take_the_maximum_over_the_allowed_actions(algorithm, make_spec)
     dqn: Any = make_agent(make_spec(algorithm), ROW, seed=0).algorithm
     dqn.learner.state["target_net"].normal_(generator=torch.Generator().manual_seed(1))
     rows = torch.tensor([[*SEEN, *mask] for mask in EVERY_MASK])
-    found = dqn._td_target(
+    found, _ = dqn._td_target(
         dqn.learner.state, torch.ones(len(rows)), rows, torch.full((len(rows),), 0.5)
     )
     free = torch.tensor([[*SEEN, 1, 1, 1, 1]])

@@ -295,7 +295,7 @@ def test_training_twice_from_one_seed_gives_one_curve(
 
 @pytest.mark.parametrize(
     "algorithm",
-    ["PPO", "ActorCritic", "Reinforce", "SARSA", "DQN", "SoftActorCritic", "CrossQ", "SIL"],
+    ["PPO", "ActorCritic", "Reinforce", "SARSA", "DQN", "SoftActorCritic", "CrossQ", "SIL", "TD3"],
 )
 def test_the_policy_in_torch_is_the_greedy_action_as_the_env_gets_it(
     make_spec: MakeSpec, algorithm: str

@@ -11,7 +11,7 @@ import torch
 
 from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.sac import SoftActorCritic
-from slm_lab.spec import Spec
+from slm_lab.spec import Spec, SpecError
 from slm_lab.types import ReplayBatch, Spaces
 
 MakeSpec = Callable[..., Spec]
@@ -66,6 +66,40 @@ def test_there_are_no_target_nets(make_spec: MakeSpec) -> None:
     crossq = make_crossq(make_spec, DISCRETE)
     assert not any("target_q" in key for key in crossq.learner.state)
     assert crossq.target_nets() == {}
+
+
+def test_target_nets_see_both_sides_in_one_batch_and_move_no_statistics(
+    make_spec: MakeSpec, make_batch: MakeBatch
+) -> None:
+    own = renorm_net(update_type="polyak", polyak_coef=0.25)
+    values = {"agent.net": renorm_net(), "agent.critic_net": own, "agent.memory.batch_size": 2}
+    values |= {"agent.algorithm.training_iter": 1, "agent.algorithm.fixed_alpha": 0.0}
+    crossq = make_agent(make_spec("CrossQ", values), DISCRETE, seed=0).algorithm
+    assert isinstance(crossq, SoftActorCritic)
+    state = crossq.learner.state
+    # Norm weight and bias, then the head's weight per action and biases: Q(., a) = (2, 4)[a] x_hat
+    # of the targets; the critics themselves say 0.
+    for net in ("target_q1_net", "target_q2_net"):
+        state[net].copy_(torch.tensor([1.0, 0.0, 2.0, 4.0, 0.0, 0.0]))
+    before = {net: state[net].clone() for net in crossq.target_nets()}
+    td_error = crossq.update(two_rows(make_batch), frame=0).td_error
+    assert td_error is not None
+    # x_hat = (4 - 3) / sqrt 5, by the statistics of both sides: E Q = 3 / sqrt 5.
+    assert td_error.tolist() == pytest.approx([1 + 0.5 * 3 / math.sqrt(5), 1.0], rel=1e-5)
+    assert statistics(crossq, "q1_net") == ([1.5], [3.0], 1.0)
+    followed = before["target_q1_net"].lerp(state["q1_net"], 0.25)
+    assert torch.equal(state["target_q1_net"], followed)
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [({"polyak_coef": 0.01}, "update_type"), ({"update_type": "replace"}, "update_frequency")],
+)
+def test_half_a_target_net_is_refused(
+    make_spec: MakeSpec, keys: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(SpecError, match=named):
+        make_spec("CrossQ", {"agent.critic_net": renorm_net(**keys)})
 
 
 def test_statistics_of_the_critics_see_both_sides_and_those_of_the_actor_one(

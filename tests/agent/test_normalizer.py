@@ -13,13 +13,14 @@ from torch import Tensor
 from slm_lab.agent.agent import make_agent
 from slm_lab.agent.preprocessor import (
     ObsNormalizer,
+    Preprocessor,
     RewardTransform,
     RunningMoments,
     make_obs_transform,
     make_reward_transform,
 )
 from slm_lab.spec import EnvSpec, Spec
-from slm_lab.types import Spaces
+from slm_lab.types import Metrics, Spaces
 
 
 def env_spec(**keys: Any) -> EnvSpec:
@@ -189,3 +190,30 @@ def test_clip_reward_is_a_number_or_a_pair(clip: Any, expected: list[float]) -> 
     assert transform is not None
     found = learned(transform, torch.tensor([[-50.0], [50.0]]))
     assert found.flatten().tolist() == expected
+
+
+def test_rewards_are_divided_further_where_returns_would_leave_the_support() -> None:
+    def transform(largest: float | None) -> RewardTransform:
+        return RewardTransform(1, 0.5, scale=1.0, normalize=True, clip=None, largest_return=largest)
+
+    reward, ended = torch.tensor([[1.0], [1.0]]), torch.tensor([[False], [True]])
+    # Returns so far 1 and 1.5: a standard deviation of 0.25.
+    plain, wide, narrow = transform(None), transform(7.0), transform(3.0)
+    for each in (plain, wide, narrow):
+        each.observe(reward, ended)
+    assert plain(reward[0]).item() == pytest.approx(4.0, rel=1e-5)
+    assert wide(reward[0]).item() == pytest.approx(4.0, rel=1e-5)
+    assert narrow(reward[0]).item() == 2.0  # 1.5 becomes 3
+    assert narrow.unit == 0.5
+    resumed = transform(3.0)
+    resumed.load_state_dict(narrow.state_dict())
+    assert resumed(reward[0]).item() == 2.0
+
+
+def test_q_values_are_reported_in_rewards_of_the_env() -> None:
+    transform = RewardTransform(1, 0.5, scale=0.5, normalize=False, clip=None)
+    preprocessor = Preprocessor(None, transform, torch.device("cpu"))
+    metrics = preprocessor.in_env_units(Metrics({"q_value": 3.0, "loss": 1.0}, opt_steps=1))
+    assert metrics.values == {"q_value": 6.0, "loss": 1.0}
+    plain = Preprocessor(None, None, torch.device("cpu"))
+    assert plain.in_env_units(metrics) is metrics

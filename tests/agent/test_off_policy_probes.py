@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.agent import Agent, make_agent
+from slm_lab.agent.algorithm.dqn import DQN
 from slm_lab.spec import Spec
+from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.training.loop import Loop
 from slm_lab.types import ReplayBatch, Spaces
 
@@ -23,7 +25,8 @@ Train = Callable[..., Loop]
 GAMMA = 0.9
 DISCRETE = Spaces((1,), "float32", "discrete", (2,))
 CONTINUOUS = Spaces((1,), "float32", "multi_continuous", (1,))
-FAMILY = ["VanillaDQN", "DQN", "DoubleDQN"]
+DISTRIBUTIONAL = ["QRDQN", "C51"]
+FAMILY = ["VanillaDQN", "DQN", "DoubleDQN", *DISTRIBUTIONAL]
 VALUE_BASED = ["SARSA", *FAMILY]
 ACTOR_CRITICS = ["SoftActorCritic", "CrossQ"]
 IMITATORS = ["SIL", "PPOSIL"]
@@ -69,7 +72,7 @@ def spec_of(make_spec: MakeSpec, algorithm: str, probe: str, **values: Any) -> S
         fast |= {"agent.net.optim_spec.lr": 0.01}
     if algorithm not in ("SARSA", *IMITATORS):
         fast |= {"agent.algorithm.training_iter": 1}
-    if algorithm in ("DQN", "DoubleDQN", "SoftActorCritic"):
+    if algorithm in ("DQN", "DoubleDQN", "SoftActorCritic", "Rainbow", *DISTRIBUTIONAL):
         fast |= {"agent.net.polyak_coef": 0.2}
     keys = {key.replace("__", "."): value for key, value in values.items()}
     return make_spec(algorithm, fast | keys)
@@ -84,7 +87,10 @@ def q_values(agent: Agent, *obs: float) -> list[list[float]]:
     """Q(s, .) of each observation."""
     modules = agent.algorithm.modules
     net = modules["q1_net"] if "q1_net" in modules else modules["net"]
-    found: list[list[float]] = net(torch.tensor(obs)[:, None])[0].tolist()
+    outputs = net(torch.tensor(obs)[:, None])[0]
+    if isinstance(agent.algorithm, DQN):
+        outputs = agent.algorithm.q_value(outputs)
+    found: list[list[float]] = outputs.tolist()
     return found
 
 
@@ -127,14 +133,18 @@ KEYS: dict[str, dict[str, Any]] = {
     "hard copies": {"agent__net__update_type": "replace", "agent__net__update_frequency": 50},
     "huber": {"agent__net__loss_spec": {"name": "SmoothL1Loss"}},
     "layer norm": {"agent__net__layer_norm": True},
+    "noisy": {"agent__net__noisy": True},
 }
+RAINBOW = {**KEYS["n-step"], **KEYS["priorities"], **KEYS["dueling"], **KEYS["noisy"]}
+WAYS = {f"DoubleDQN, {name}": ("DoubleDQN", keys) for name, keys in KEYS.items()}
+WAYS |= {"Rainbow": ("Rainbow", RAINBOW), "QR Rainbow": ("QRDQN", RAINBOW)}
 
 
-@pytest.mark.parametrize("keys", KEYS.values(), ids=KEYS)
+@pytest.mark.parametrize(("algorithm", "keys"), WAYS.values(), ids=WAYS)
 def test_every_way_of_a_dqn_finds_the_discounted_reward(
-    make_spec: MakeSpec, train: Train, keys: dict[str, Any]
+    make_spec: MakeSpec, train: Train, algorithm: str, keys: dict[str, Any]
 ) -> None:
-    loop = train(spec_of(make_spec, "DoubleDQN", "DelayedReward", **keys), frames=1500)
+    loop = train(spec_of(make_spec, algorithm, "DelayedReward", **keys), frames=1500)
     assert best(loop.agent, 0.0, 1.0) == pytest.approx([GAMMA, 1.0], abs=0.07)
 
 
@@ -255,14 +265,21 @@ def some_batch(make_batch: MakeBatch, continuous: bool, seed: int) -> ReplayBatc
 RESTORED = {
     "DQN": {"agent.net.update_type": "replace", "agent.net.update_frequency": 100},
     "DoubleDQN": {"agent.net.lr_scheduler_spec": {"name": "LinearToZero", "frame": 100}},
+    "QRDQN": {"agent.algorithm.double": True},
+    "Rainbow": {"agent.net.noisy": True, "agent.net.type": "DuelingMLPNet"},
     "SoftActorCritic": {"agent.algorithm.policy_delay": 3},
     "CrossQ": {"agent.net": NORMALIZED_NET, "agent.algorithm.policy_delay": 2},
+    "TD3": {"agent.algorithm.policy_delay": 3},
 }
 
 
 @pytest.mark.parametrize(
     ("algorithm", "continuous"),
-    [*((name, False) for name in RESTORED), *((name, True) for name in ACTOR_CRITICS)],
+    [
+        (name, kind == "continuous")
+        for name in RESTORED
+        for kind in sorted(ALGORITHMS[name].actions)
+    ],
 )
 def test_a_restored_algorithm_continues_bit_for_bit(
     make_spec: MakeSpec, make_batch: MakeBatch, algorithm: str, continuous: bool
@@ -288,13 +305,19 @@ def test_a_restored_algorithm_continues_bit_for_bit(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("algorithm", "continuous"), [("DQN", False), ("SoftActorCritic", True), ("CrossQ", True)]
+    ("algorithm", "continuous"),
+    [
+        *(("DQN", False), ("QRDQN", False), ("Rainbow", False)),
+        *(("SoftActorCritic", True), ("CrossQ", True), ("TD3", True)),
+    ],
 )
 def test_a_compiled_update_is_the_eager_one(
     make_spec: MakeSpec, make_batch: MakeBatch, algorithm: str, continuous: bool
 ) -> None:
     spaces = CONTINUOUS if continuous else DISCRETE
     values: dict[str, Any] = {"agent.net": NORMALIZED_NET} if algorithm == "CrossQ" else {}
+    if algorithm == "Rainbow":
+        values = {"agent.net.type": "DuelingMLPNet", "agent.net.noisy": True}
     # A bias before a batch norm has no gradient but rounding, which Adam would scale up.
     values |= {"agent.net.optim_spec": {"name": "SGD", "lr": 0.01}}
     eager, compiled = (

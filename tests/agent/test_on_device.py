@@ -17,6 +17,7 @@ from torch import Tensor
 
 from slm_lab.agent import agent as agents
 from slm_lab.agent.agent import Agent
+from slm_lab.agent.algorithm import a2c, ppo
 from slm_lab.agent.learning.learner import Learner
 from slm_lab.agent.memory.rollout import RolloutMemory
 from slm_lab.env.make import make_env
@@ -119,7 +120,10 @@ def test_a_rollout_of_tensors_never_leaves_the_device(
     Envs may run on another device, as where sessions are spread over several cards.
     """
     monkeypatch.setattr(agents, "resolve_device", lambda *_: META)
+    # What an update reads for its metrics, once.
     monkeypatch.setattr(Learner, "mean_metrics", lambda self: {})
+    for module in (a2c, ppo):
+        monkeypatch.setattr(module, "explained_variance", lambda *_: torch.zeros(()))
     spec = make_spec(algorithm, values)
     env = make_env(spec.env, seed=0)
     agent = agents.make_agent(spec, replace(env.spaces, on_device=True), seed=0)

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from slm_lab.agent import agent as agents
 from slm_lab.agent.agent import Agent
+from slm_lab.agent.algorithm import a2c, ppo
 from slm_lab.agent.learning.learner import Learner
 from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
@@ -47,6 +48,7 @@ AGENTS: list[tuple[str, dict[str, Any]]] = [
     ("SoftActorCritic", CONTINUOUS),
     ("CrossQ", {}),
     ("CrossQ", CONTINUOUS),
+    ("TD3", CONTINUOUS),
 ]
 
 
@@ -66,7 +68,10 @@ class OneDevice(TorchDispatchMode):
 def on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "resolve_device", lambda *_: META)
     # The one place where an update asks for values, once, after its last step.
+    # What an update reads for its metrics, once.
     monkeypatch.setattr(Learner, "mean_metrics", lambda self: {"alpha": 0.0})
+    for module in (a2c, ppo):
+        monkeypatch.setattr(module, "explained_variance", lambda *_: torch.zeros(()))
 
 
 def collected(spec: Spec) -> tuple[Agent, VectorEnv, int]:

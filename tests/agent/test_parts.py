@@ -32,7 +32,7 @@ NET: dict[str, Any] = {
 }
 EVERY = ["VanillaDQN", "DQN", "DoubleDQN", "SARSA", "Reinforce", "ActorCritic", "PPO", "SIL"]
 EVERY += ["PPOSIL", "SoftActorCritic", "CrossQ", "Random"]
-CONTINUOUS = ["Reinforce", "ActorCritic", "PPO", "SoftActorCritic", "CrossQ"]
+CONTINUOUS = ["Reinforce", "ActorCritic", "PPO", "SoftActorCritic", "CrossQ", "TD3"]
 SEEN = spaces.Dict(
     camera=spaces.Box(0, 255, (4, 5, 3), np.uint8),
     inner=spaces.Dict(a=spaces.Box(-9, 9, (2,), np.float32), b=spaces.Discrete(3)),
@@ -190,7 +190,7 @@ def test_every_algorithm_learns_from_parts(algorithm, make_spec, train):
 def test_critics_that_read_the_action_join_it(algorithm, make_spec, train):
     loop = train(make_spec(algorithm, keys_of(STEER)), 120)
     assert np.isfinite(evaluate(loop.agent, loop.env))
-    if algorithm in ("SoftActorCritic", "CrossQ"):
+    if algorithm in ("SoftActorCritic", "CrossQ", "TD3"):
         critic: Any = loop.agent.algorithm.modules["q1_net"]
         obs = torch.zeros(1, 1026)
         values = [critic(torch.cat([obs, torch.tensor([[a]])], -1))[0] for a in (-1.0, 1.0)]

@@ -13,6 +13,7 @@ from torch import Tensor
 from slm_lab.agent.learning.returns import (
     discounted_returns,
     discounted_scan,
+    explained_variance,
     gae,
     n_step_returns,
     standardize,
@@ -184,3 +185,16 @@ def test_a_single_advantage_is_not_standardized_to_nothing() -> None:
 
 def test_equal_advantages_become_zero() -> None:
     assert standardize(torch.full((4,), 5.0)).eq(0).all()
+
+
+def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_a_constant() -> None:
+    target = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert explained_variance(target, target).item() == 1.0
+    assert explained_variance(target + 7, target).item() == 1.0  # an offset explains the same
+    assert explained_variance(torch.full((4,), 2.5), target).item() == 0.0
+    # errors -3, -1, 1, 3 around their mean 0: variance 5 over that of the targets, 1.25
+    assert explained_variance(-target, target).item() == pytest.approx(1 - 5 / 1.25)
+
+
+def test_explained_variance_of_equal_targets_is_unknown() -> None:
+    assert explained_variance(torch.zeros(3), torch.ones(3)).isnan()

@@ -225,6 +225,20 @@ def test_the_multi_trial_graph_has_the_name_that_documents_refer_to(write_run, t
     assert "target 400" in text
 
 
+def test_two_runs_of_one_spec_have_names_of_their_own_in_a_graph(write_run, tmp_path):
+    first = read_trial(write_run("ppo"))
+    again = tmp_path / "ppo_2026_02_02_000000"
+    first.folder.rename(again)
+    trials = [
+        read_trial(write_run("ppo")),
+        read_trial(again),
+        read_trial(write_run("dqn", algorithm="DQN")),
+    ]
+    page = plot_multi_trial(trials, tmp_path, title="a", html=True)[1].read_text()
+    for name in ("PPO (ppo_2026_01_13_094433)", "PPO (ppo_2026_02_02_000000)", "DQN"):
+        assert f'"name":"{name}"' in page
+
+
 def test_an_axis_that_a_folder_lacks_is_named(write_run, tmp_path):
     trial = read_trial(write_run("ppo", tables=False))
     plot_multi_trial([trial], tmp_path, title="a", x=OPT_STEPS)

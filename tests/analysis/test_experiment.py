@@ -33,6 +33,7 @@ SCALARS = {
     "training_efficiency": 0.2,
     "stability": 0.9,
     "consistency": 0.8,
+    "last_100_return": 2.0,
 }
 ROWS = [
     TrialRow(0, {GAMMA: 0.9, LR: 1e-3}, "stopped", 20.0),

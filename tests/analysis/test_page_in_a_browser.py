@@ -71,6 +71,17 @@ def test_a_page_draws_and_switches_without_leaving_the_machine(browser, page_pat
     assert errors == []
 
 
+def test_the_toolbar_of_a_page_stands_above_the_curves(browser, page_path):
+    page = browser.new_page()
+    page.goto(page_path.as_uri())
+    page.wait_for_selector(".modebar-group", state="attached")
+    bottom, top = page.evaluate(
+        "() => [document.querySelector('.modebar').getBoundingClientRect().bottom,"
+        " document.querySelector('.nsewdrag').getBoundingClientRect().top]"
+    )
+    assert bottom <= top
+
+
 def test_a_page_that_lost_its_folder_says_so(browser, page_path):
     (page_path.parents[1] / "plotly.min.js").unlink()
     page = browser.new_page()

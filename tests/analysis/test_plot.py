@@ -6,7 +6,7 @@ import pytest
 from matplotlib.image import imread
 
 from slm_lab.analysis.curves import FRAMES
-from slm_lab.analysis.plot import Line, plot_curves, plot_lines, plot_tables
+from slm_lab.analysis.plot import Heading, Line, curves_view, plot_curves, plot_lines, plot_tables
 from slm_lab.analysis.style import BLUE, GREY, line_styles
 
 
@@ -104,3 +104,26 @@ def test_the_target_is_a_line_of_its_own(tmp_path):
             target=target,
         )
     assert near(tmp_path / "with", GREY) > near(tmp_path / "without", GREY) + 300
+
+
+def test_the_curve_without_smoothing_stands_faint_behind_the_moving_average(tmp_path):
+    for name, smooth in (("raw", False), ("smooth", True)):
+        plot_tables([session(150)], tmp_path / name, title="demo", smooth=smooth)
+    # BLUE at an opacity of 0.35 on white
+    assert near(tmp_path / "smooth", "#A6CEE4") > near(tmp_path / "raw", "#A6CEE4") + 200
+    lines = [pd.Series([1.0, 2.0], index=[1, 2])]
+    assert len(curves_view({"a": lines[0]}, x_label="x", y_label="y").traces) == 1
+    raw, line = curves_view({"a": lines[0]}, x_label="x", y_label="y", raw=lines).traces
+    assert raw["opacity"] < 0.5 < line["opacity"]
+
+
+def test_a_heading_has_two_lines_and_its_target_is_drawn(tmp_path):
+    plot_tables([session(50)], tmp_path / "plain", title="demo_t0")
+    heading = Heading("PPO on CartPole-v1: last 100 episodes 500.00", "demo_t0", target=3.0)
+    plot_tables([session(50)], tmp_path / "headed", title=heading)
+    top = slice(0, 60)
+    inked = [(imread(tmp_path / name)[top, :, :3] < 0.99).any() for name in ("plain", "headed")]
+    assert inked == [True, True]
+    assert near(tmp_path / "headed", GREY) > near(tmp_path / "plain", GREY) + 300
+    view = curves_view({"a": session(5)["total_reward"]}, x_label="x", y_label="y", target=3.0)
+    assert view.layout["annotations"][0]["text"] == "target 3"

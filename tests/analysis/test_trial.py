@@ -63,20 +63,21 @@ def test_the_metrics_of_a_stored_table_reproduce(tmp_path, undrawn):
             "training_efficiency": (1 + 1.5 + 0.8 + 1) / 104,
             "stability": 1 - 6 / 64,
             "consistency": 1,
+            "last_100_return": math.nan,  # a table of the original has no such column
         },
         rel=1e-6,
+        nan_ok=True,
     )
 
 
 def test_a_trial_writes_all_its_files_where_people_and_tools_look(tmp_path):
-    layout = run_folder(tmp_path, STORED, OTHER)
+    layout = run_folder(tmp_path, STORED, OTHER, eval_tables=False)
     metrics = analyze_trial(layout, 0)
 
     files = {str(path.relative_to(layout.predir)) for path in layout.predir.rglob("*.*")}
     session_graphs = {
-        f"graph/demo_t0_s{s}_session_graph_{mode}_{curve}.png"
+        f"graph/demo_t0_s{s}_session_graph_train_{curve}.png"
         for s in (0, 1)
-        for mode in ("train", "eval")
         for curve in (
             "mean_returns_vs_frames",
             "mean_returns_ma_vs_frames",
@@ -85,9 +86,8 @@ def test_a_trial_writes_all_its_files_where_people_and_tools_look(tmp_path):
         )
     }
     session_info = {
-        f"info/demo_t0_s{s}_session_{kind}_{mode}.{ending}"
+        f"info/demo_t0_s{s}_session_{kind}_train.{ending}"
         for s in (0, 1)
-        for mode in ("train", "eval")
         for kind, ending in (("df", "csv"), ("metrics", "json"), ("metrics_scalar", "json"))
     }
     session_graphs |= {
@@ -109,7 +109,8 @@ def test_a_trial_writes_all_its_files_where_people_and_tools_look(tmp_path):
         "info/demo_t0_trial_metrics.json",
         "info/demo_t0_trial_metrics_scalar.json",
     }
-    assert json.loads(layout.trial_metrics_scalar_copy(0).read_text()) == metrics.scalars
+    written = json.loads(layout.trial_metrics_scalar_copy(0).read_text())
+    assert written == pytest.approx(metrics.scalars, nan_ok=True)
     assert metrics.graph_png.exists()
     assert metrics.graph_html is not None
     assert metrics.graph_html.exists()
@@ -143,7 +144,7 @@ def test_the_extra_graphs_show_the_local_metrics(tmp_path):
         ("stabilities", "frames"),
         ("training_efficiencies", "opt_steps"),
     ]:
-        assert layout.session_graph(0, 0, "eval", y, x).exists()
+        assert layout.session_graph(0, 0, "train", y, x).exists()
         assert layout.trial_graph(0, y, x).exists()
     assert layout.trial_graph(0, "consistencies").exists()
 
@@ -153,11 +154,33 @@ def test_the_summary_line_is_what_tools_grep_for(tmp_path, undrawn):
     assert metrics.summary_line() == (
         "trial_metrics: frame:4.00e+02 | total_reward_ma:48.97 | strength:26 | max_strength:40 | "
         "final_strength:40 | sample_efficiency:0.004135 | training_efficiency:0.04135 | "
-        "stability:0.9062 | consistency:1"
+        "stability:0.9062 | consistency:1 | last_100_return:nan"
     )
     for cell in metrics.summary_line().removeprefix("trial_metrics: ").split(" | "):
         key, text = cell.split(":")
         assert text == format_value(key, metrics.scalars[key])  # as the console prints it
+
+
+def test_a_run_that_solved_its_env_is_told_so_though_its_average_lags(tmp_path, undrawn):
+    # 60 rows of 500 frames; from frame 15,500 on the last 100 episodes reach 500.
+    returns = [20.0] * 30 + [500.0] * 30
+    rows = [f"{r},{r},,1,{500 * (i + 1)},0,0,,1,0.1,{r}\n" for i, r in enumerate(returns)]
+    header = HEADER.replace("entropy", "last_100_return")
+    metrics = analyze_trial(run_folder(tmp_path, header + "".join(rows)), 0, html=False)
+    assert metrics.total_reward_ma == pytest.approx(260)
+    assert metrics.last_100_return == 500
+    assert metrics.summary_line().endswith("last_100_return:500.00")
+
+
+def test_a_copy_of_the_training_table_is_no_evaluation(tmp_path):
+    layout = run_folder(tmp_path, STORED)  # with a copy, as the original writes it
+    analyze_trial(layout, 0, html=False)
+    drawn = {path.name for path in (layout.predir / "graph").iterdir()}
+    assert not {name for name in drawn if "_eval_" in name}
+    layout.session_csv(0, 0, "eval").write_text(OTHER)
+    analyze_trial(layout, 0, html=False)
+    assert layout.session_graph(0, 0, "eval", "mean_returns", "frames").exists()
+    assert layout.session_metrics(0, 0, "eval").exists()
 
 
 def test_trial_scalars_come_from_the_eval_table(tmp_path, undrawn):
@@ -201,8 +224,30 @@ def test_a_trial_without_tables_is_refused_with_what_was_expected(tmp_path):
 
 
 def test_analysing_twice_gives_the_same_files(tmp_path):
-    layout = run_folder(tmp_path, STORED)
+    layout = run_folder(tmp_path, STORED.replace("entropy", "last_100_return"))
     first = analyze_trial(layout, 0)
     before = {path: path.read_bytes() for path in layout.predir.rglob("*.*")}
     assert analyze_trial(RunLayout.open(layout.predir), 0) == first
     assert {path: path.read_bytes() for path in layout.predir.rglob("*.*")} == before
+
+
+def test_a_graph_names_algorithm_env_and_score(tmp_path, monkeypatch):
+    headings = []
+    draw = plot.plot_tables
+
+    def note(*arguments, title, **options):
+        headings.append(title)
+        draw(*arguments, title=title, **options)
+
+    monkeypatch.setattr(plot, "plot_tables", note)
+    layout = run_folder(tmp_path, STORED.replace("entropy", "last_100_return"))
+    tree = {"name": "demo", "env": {"name": "CartPole-v1"}, "agent": {"algorithm": {"name": "DQN"}}}
+    layout.trial_spec_path(0).write_text(json.dumps(tree))
+    analyze_trial(layout, 0)
+    trial = headings[-1]
+    assert trial.title == "DQN on CartPole-v1: last 100 episodes 0.66"
+    assert trial.subtitle == "demo_t0 · moving average 48.97"
+    assert trial.target == 400
+    page = layout.trial_graph_html(0).read_text()
+    assert "DQN on CartPole-v1: last 100 episodes 0.66" in page
+    assert '"learning rate"' in page  # what was learned, beside the returns

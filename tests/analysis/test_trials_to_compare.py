@@ -111,7 +111,7 @@ def test_a_pipe_in_place_of_a_table_does_not_hang(write_run):
 
 def test_a_folder_without_results_says_what_was_expected(write_run):
     folder = write_run("a", tables=False, metrics=False)
-    with pytest.raises(RunFolderError, match=r"info/a_t0_s0_session_df_eval\.csv"):
+    with pytest.raises(RunFolderError, match=r"info/a_t0_s0_session_df_train\.csv"):
         read_trial(folder)
 
 

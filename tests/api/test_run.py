@@ -21,23 +21,16 @@ from slm_lab.spec.schema import SAVED_RUN_KEYS
 from slm_lab.training.options import RunOptions
 from tests.tiny import TINY, tiny
 
-# SPEC 10, for a run of two sessions
+# SPEC 10, for a run of two sessions, without the copies that SPEC 10.1 names eval
 SESSION_FILES = """
 info/tiny_t0_s{s}_session_df_train.csv
-info/tiny_t0_s{s}_session_df_eval.csv
 info/tiny_t0_s{s}_session_metrics_train.json
-info/tiny_t0_s{s}_session_metrics_eval.json
 info/tiny_t0_s{s}_session_metrics_scalar_train.json
-info/tiny_t0_s{s}_session_metrics_scalar_eval.json
 graph/tiny_t0_s{s}_session_graph_train_mean_returns_vs_frames.html
 graph/tiny_t0_s{s}_session_graph_train_mean_returns_vs_frames.png
 graph/tiny_t0_s{s}_session_graph_train_mean_returns_ma_vs_frames.png
 graph/tiny_t0_s{s}_session_graph_train_loss_vs_frame.png
 graph/tiny_t0_s{s}_session_graph_train_entropy_vs_frame.png
-graph/tiny_t0_s{s}_session_graph_eval_mean_returns_vs_frames.png
-graph/tiny_t0_s{s}_session_graph_eval_mean_returns_ma_vs_frames.png
-graph/tiny_t0_s{s}_session_graph_eval_loss_vs_frame.png
-graph/tiny_t0_s{s}_session_graph_eval_entropy_vs_frame.png
 model/tiny_t0_s{s}_net_model.pt
 model/tiny_t0_s{s}_net_optim.pt
 model/tiny_t0_s{s}_critic_net_model.pt
@@ -84,8 +77,9 @@ SESSION_SCALARS = [
     "sample_efficiency",
     "training_efficiency",
     "stability",
+    "last_100_return",  # which the original does not have
 ]
-TRIAL_SCALARS = ["frame", *SESSION_SCALARS, "consistency"]
+TRIAL_SCALARS = ["frame", *SESSION_SCALARS[:-1], "consistency", "last_100_return"]
 LOCAL = [
     "mean_returns",
     "strengths",
@@ -138,12 +132,10 @@ def test_a_run_writes_exactly_the_files_that_tools_expect(two_sessions):
 
 def test_metrics_have_the_keys_that_tools_expect(two_sessions):
     info = two_sessions.predir / "info"
-    for mode in ("train", "eval"):
-        session = read(info / f"tiny_t0_s0_session_metrics_{mode}.json")
-        assert list(session["scalar"]) == SESSION_SCALARS
-        assert list(session["local"]) == LOCAL
-        scalar = read(info / f"tiny_t0_s0_session_metrics_scalar_{mode}.json")
-        assert scalar == session["scalar"]
+    session = read(info / "tiny_t0_s0_session_metrics_train.json")
+    assert list(session["scalar"]) == SESSION_SCALARS
+    assert list(session["local"]) == LOCAL
+    assert read(info / "tiny_t0_s0_session_metrics_scalar_train.json") == session["scalar"]
     trial = read(info / "tiny_t0_trial_metrics.json")
     assert list(trial["scalar"]) == TRIAL_SCALARS
     assert set(trial["local"]) == {*LOCAL, "consistencies"}
@@ -228,7 +220,7 @@ def test_log_extra_adds_lines_and_graphs(tried):
         ("stabilities", "frames"),
         ("training_efficiencies", "opt_steps"),
     ]:
-        for unit in ("s0_session_graph_eval", "s0_session_graph_train", "trial_graph"):
+        for unit in ("s0_session_graph_train", "trial_graph"):
             assert f"graph/tiny_t0_{unit}_{series}_vs_{x}.png" in names
             assert f"graph/tiny_t0_{unit}_{series}_ma_vs_{x}.png" in names
     assert "graph/tiny_t0_trial_graph_consistencies_vs_frames.png" in names
@@ -278,7 +270,8 @@ def test_a_diverging_session_has_nan_metrics_and_says_so(faulty, capsys):
     metrics = run(faulty("reward"), "train")
     assert metrics.total_reward_ma != metrics.total_reward_ma
     assert list(metrics.diverged) == [0]
-    assert "DivergenceError: training diverged at frame 128" in metrics.failed[0]
+    assert "gave reward = nan in env 0, at step 60 of this session" in metrics.failed[0]
+    assert "diverged by it at frame 128" in metrics.failed[0]
     err = capsys.readouterr().err
     assert "Trial 0 session 0 diverged" in err
     assert "total_reward_ma:nan" in err

@@ -12,8 +12,17 @@ import pytest
 import yaml
 from loguru import logger
 
+from slm_lab.benchmark.collect import attempt_of
+from slm_lab.benchmark.ledger import Event, write_entry
 from slm_lab.benchmark.manifest import BenchmarkManifest, load_manifest
-from slm_lab.benchmark.result import CollectedResult, Evaluated, Provenance, Result
+from slm_lab.benchmark.result import (
+    CollectedResult,
+    Evaluated,
+    Provenance,
+    Result,
+    TrialResult,
+)
+from slm_lab.benchmark.seeds import fingerprint
 from tests.tiny import TINY
 
 SPEC = TINY | {
@@ -25,8 +34,8 @@ PHASE: dict[str, Any] = {
     "phase": 1,
     "name": "Tiny",
     "code_version": "0.1.0",
-    "seed": 3,
     "settings": {"num_envs": 2, "log_frequency": 50, "max_session": 2, "max_frame": 200},
+    "documents": {"num_envs": 2, "sessions": 4},
     "tables": [
         {
             "title": ENV,
@@ -39,6 +48,8 @@ PHASE: dict[str, Any] = {
                     "spec_name": "tiny",
                     "flags": ["env"],
                     "bar": 0.5,
+                    "other_targets": {"J": 0.7},
+                    "documents": {"max_frame": 1_000_000},
                     "best": {"score": 0.9, "source": "D12"},
                     "references": [{"score": 1, "frames": 100, "source": "ZOO"}],
                 }
@@ -85,18 +96,17 @@ def manifest(write_manifest) -> BenchmarkManifest:
 
 @pytest.fixture
 def kept(manifest) -> CollectedResult:
-    """A flawless result: two sessions that end at 0.5 and 0.75."""
+    """A flawless result of one trial: two sessions whose moving averages end at 0.5 and 0.75."""
     frames = [50, 100, 150, 200]
-    curve = pd.DataFrame(
-        {"session_0": [0.1, 0.2, 0.4, 0.5], "session_1": [0.2, 0.5, 0.7, 0.75]},
+    returns = pd.DataFrame(
+        {"t0_s0": [0.25, 0.5, 0.75, 0.5], "t0_s1": [None, 0.75, 0.5, 1.0]},  # no episode ended yet
         index=pd.Index(frames, name="frame"),
     )
-    result = Result(
-        row=ROW,
+    spec = manifest.rows[0].spec()
+    trial = TrialResult(
+        seed=spec.meta.random_seed,
         folder="tiny_actionmatters_2026_01_01_000000",
-        seed=3,
         frame=200,
-        total_reward_ma=0.625,
         sessions={0: 0.5, 1: 0.75},
         metrics={"strength": 0.4},
         evaluation=Evaluated(
@@ -104,7 +114,6 @@ def kept(manifest) -> CollectedResult:
             policy="deterministic",
             episodes=100,
             seed=0,
-            mean=0.9,
             sessions={0: 0.8, 1: 1.0},
         ),
         provenance=Provenance(
@@ -120,4 +129,16 @@ def kept(manifest) -> CollectedResult:
             cpu_seconds=120.0,
         ),
     )
-    return CollectedResult(result, manifest.rows[0].spec(), curve)
+    mark = fingerprint(spec)
+    result = Result(row=ROW, fingerprint=mark, total_reward_ma=0.625, trials=(trial,))
+    return CollectedResult(result, spec, returns)
+
+
+def enter_attempt(kept: CollectedResult, results: Path, event: Event = "finished") -> None:
+    """Write the ledger of a result: its trial started, and ended."""
+    (trial,) = kept.result.trials
+    attempt = attempt_of(kept.spec, Path(trial.folder), 0)
+    commit = trial.provenance.git_shas[0]
+    write_entry(results / kept.result.row, attempt, "started", commit=commit)
+    sessions = trial.sessions if event == "finished" else None
+    write_entry(results / kept.result.row, attempt, event, commit=commit, sessions=sessions)

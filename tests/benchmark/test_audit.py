@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,19 +11,23 @@ from typing import Any
 
 import pytest
 
-from slm_lab.benchmark import collect
-from slm_lab.benchmark.collect import audit_result, audit_results
+from slm_lab.benchmark import audit
+from slm_lab.benchmark.audit import HAND_PICKED, audit_result, audit_results
+from slm_lab.benchmark.ledger import LEDGER
 from slm_lab.benchmark.manifest import load_manifest
 from slm_lab.benchmark.result import read_results, write_result
 from slm_lab.benchmark.table import BenchmarkPage
+from tests.benchmark.conftest import enter_attempt
 
 PAGE, PLOTS, RESULTS = Path("docs/B.md"), Path("docs/plots"), Path("res")
 OLD_SHA = "f" * 40
+SPEC = "tiny_actionmatters_spec.json"
 
 
 @pytest.fixture
 def folder(kept) -> Path:
     path: Path = RESULTS / kept.result.row
+    enter_attempt(kept, RESULTS)
     write_result(kept, path)
     return path
 
@@ -36,6 +42,10 @@ def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     path.write_text(json.dumps(tree))
 
 
+def edit_trial(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    edit(path, lambda result: change(result["trials"][0]))
+
+
 def test_a_good_result_has_no_offence(folder, manifest):
     assert offences(folder, manifest) == ""
 
@@ -43,19 +53,32 @@ def test_a_good_result_has_no_offence(folder, manifest):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda r: r["provenance"].update(git_dirty=True), "code: the package differed"),
-        (lambda r: r["provenance"].update(git_shas=[None]), "expected the commit that ran"),
-        (lambda r: r["provenance"]["git_shas"].append(OLD_SHA), "code: 2 commits worked on it"),
-        (lambda r: r["provenance"]["versions"].update({"slm-lab": "0.0.9"}), "slm-lab 0.0.9, the"),
-        (lambda r: r["provenance"].update(mode="search"), "mode: is of `search`, expected train"),
-        (lambda r: r.update(seed=4), "seed: the result has 4, the row 3"),
-        (lambda r: r["sessions"].pop("1"), "sessions: found [0], expected [0, 1]"),
+        (lambda t: t["provenance"].update(git_dirty=True), "code: the package differed"),
+        (lambda t: t["provenance"].update(git_shas=[None]), "expected the commit that ran"),
+        (lambda t: t["provenance"]["git_shas"].append(OLD_SHA), "code: 2 commits worked on it"),
+        (lambda t: t["provenance"]["versions"].update({"slm-lab": "0.0.9"}), "slm-lab 0.0.9, the"),
+        (lambda t: t["provenance"].update(mode="search"), "mode: is of `search`, expected train"),
+        (lambda t: t.update(seed=4), "seed of trial 0: found 4, but the one derived from its spec"),
+        (lambda t: t["sessions"].pop("1"), "sessions: found [0], expected [0, 1]"),
+        (lambda t: t["sessions"].update({"0": 0.6}), "t0_s0: score 0.6, but its returns give 0.5"),
+        (lambda t: t.update(folder="another_run"), "trial 0, another_run, did not finish there"),
+        (lambda t: t["sessions"].update({"0": 0.50000001}), "has other seeds or scores there"),
+        (lambda t: t.update(evaluation=None), "evaluation: missing"),
+        (lambda t: t["evaluation"].update(episodes=10), "evaluation: of ('last', 'deterministic',"),
+        (lambda t: t["evaluation"].update(agent="best"), "evaluation: of ('best'"),
+    ],
+)
+def test_a_tampered_trial_is_caught(folder, manifest, change, told):
+    edit_trial(folder / "result.json", change)
+    assert told in offences(folder, manifest)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
         (lambda r: r.update(total_reward_ma=0.7), "0.7 is not the mean of its sessions, 0.625"),
-        (lambda r: r["sessions"].update({"0": 0.6}), "session 0: score 0.6, but its curve ends"),
-        (lambda r: r.update(evaluation=None), "evaluation: missing"),
-        (lambda r: r["evaluation"].update(episodes=10), "evaluation: of ('last', 'deterministic',"),
-        (lambda r: r["evaluation"].update(agent="best"), "evaluation: of ('best'"),
         (lambda r: r.update(row="cartpole-v1_ppo"), "is the result of cartpole-v1_ppo"),
+        (lambda r: r.update(fingerprint="0" * 64), "spec: is not the one that ran"),
         (lambda r: r.update(typed_by_hand=1), "result.json: cannot be read"),
     ],
 )
@@ -65,47 +88,102 @@ def test_a_tampered_result_is_caught(folder, manifest, change, told):
 
 
 def test_two_commits_of_the_same_code_are_one_version(folder, manifest, monkeypatch):
-    edit(folder / "result.json", lambda r: r["provenance"]["git_shas"].append(OLD_SHA))
-    monkeypatch.setattr(collect, "is_same_code", lambda *shas: OLD_SHA in shas)
+    edit_trial(folder / "result.json", lambda t: t["provenance"]["git_shas"].append(OLD_SHA))
+    monkeypatch.setattr(audit, "is_same_code", lambda *shas: OLD_SHA in shas)
     assert offences(folder, manifest) == ""
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda s: s["agent"]["algorithm"].update(gamma=0.5), "spec: agent.algorithm.gamma"),
-        (lambda s: s["env"].update(max_frame=100), "max_frame: the spec has 100, the row 200"),
-        (lambda s: s["meta"].update(max_session=1), "max_session: the spec has 1, the row 2"),
-        (lambda s: s["meta"].update(random_seed=9), "spec: meta.random_seed: found 3, but the run"),
-        (lambda s: s["env"].update(num_envs="many"), "spec.json: cannot be read"),
+        (lambda s: s["agent"]["algorithm"].update(gamma=0.5), "spec: is not the one that ran"),
+        (lambda s: s["env"].update(max_frame=100), "spec: is not the one that ran"),
+        (lambda s: s["meta"].update(max_session=1), "sessions: found [0, 1], expected [0]"),
+        (lambda s: s["env"].update(num_envs="many"), f"{SPEC}: cannot be read"),
     ],
 )
-def test_a_spec_that_is_not_the_rows_is_caught(folder, manifest, change, told):
-    edit(folder / "spec.json", change)
+def test_a_spec_that_did_not_run_is_caught(folder, manifest, change, told):
+    edit(folder / SPEC, change)
     assert told in offences(folder, manifest)
 
 
-@pytest.mark.parametrize("name", ["plot.png", "curve.csv", "spec.json", "result.json"])
+def test_a_spec_that_has_changed_since_is_told_and_is_no_offence(folder, write_manifest):
+    changed = load_manifest(write_manifest(variables={"agent.algorithm.gamma": 0.5}))
+    (told,) = audit_result(folder, changed)
+    assert told.startswith("note: ")
+    assert "of another spec than today's (agent.algorithm.gamma)" in told
+
+
+@pytest.mark.parametrize("name", ["plot.png", "returns.csv.gz", SPEC])
 def test_a_missing_file_is_caught(folder, manifest, name):
     (folder / name).unlink()
-    assert f"{name}: missing" in offences(folder, manifest)
+    assert "missing" in offences(folder, manifest)
 
 
-def test_a_session_that_stopped_early_is_caught(folder, manifest):
-    lines = (folder / "curve.csv").read_text().splitlines()
-    lines[-1] = "200,,0.75"
-    (folder / "curve.csv").write_text("\n".join(lines))
-    assert "session 0 ends at frame 150 of 200" in offences(folder, manifest)
+def test_a_ledger_alone_is_a_row_that_was_tried_and_an_empty_folder_is_none(folder, manifest):
+    (folder / "result.json").unlink()
+    assert offences(folder, manifest) == ""
+    (folder / LEDGER).unlink()
+    assert "result.json: missing" in offences(folder, manifest)
 
 
-def test_two_sessions_are_enough_only_where_the_row_says_so(folder, write_manifest):
-    strict = load_manifest(write_manifest(settings={"max_session": 4}))
-    assert "sessions: found [0, 1], expected [0, 1, 2, 3]" in offences(folder, strict)
+def test_returns_that_were_edited_are_caught(folder, manifest):
+    path = folder / "returns.csv.gz"
+    lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    assert lines[-1] == "200,0.5,1"
+    path.write_bytes(gzip.compress("\n".join([*lines[:-1], "200,0.9,1", ""]).encode()))
+    # (0.25 + 0.5 + 0.75 + 0.9) / 4
+    assert "t0_s0: score 0.5, but its returns give 0.6" in offences(folder, manifest)
+    path.write_bytes(gzip.compress("\n".join([*lines[:-1], "200,,1", ""]).encode()))
+    assert "session t0_s0 ends at frame 150 of 200" in offences(folder, manifest)
+
+
+def test_fewer_sessions_than_the_row_asks_for_are_no_offence(folder, write_manifest):
+    """The page says so; the first sessions are the same as those of a whole result."""
+    more = load_manifest(write_manifest(trials=2))
+    assert offences(folder, more) == ""
 
 
 def test_a_folder_that_belongs_to_no_row_is_caught(folder, manifest):
     stray = folder.rename(RESULTS / "humanoid-v5_trpo")
     assert offences(stray, manifest) == "humanoid-v5_trpo: no row of the manifest has this name"
+
+
+# The ledger, and results of before there was one
+
+
+def test_a_result_whose_attempt_is_missing_from_the_ledger_is_caught(folder, manifest):
+    (folder / LEDGER).unlink()
+    assert "did not finish there" in offences(folder, manifest)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda lines: lines[1:], "line 1 has the number 2"),
+        (lambda lines: [lines[0].replace("2026", "2025"), lines[1]], "line 2 does not follow"),
+        (lambda lines: [lines[0], "{}"], "line 2: not an entry of a ledger"),
+        (lambda lines: lines[:1], "did not finish there"),
+    ],
+)
+def test_a_ledger_with_a_gap_is_caught(folder, manifest, change, told):
+    path = folder / LEDGER
+    path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
+    assert told in offences(folder, manifest)
+
+
+def test_a_seed_picked_by_hand_is_a_note_for_the_results_that_are_listed_and_no_others(
+    folder, manifest
+):
+    edit_trial(folder / "result.json", lambda t: t.update(seed=0))
+    assert "seed of trial 0: found 0" in offences(folder, manifest)
+    digest = hashlib.sha256((folder / "result.json").read_bytes()).hexdigest()
+    (RESULTS / HAND_PICKED).write_text(json.dumps({folder.name: digest}))
+    assert offences(folder, manifest) == f"note: {folder.name}: seed 0 was picked by hand, " + (
+        "run it again"
+    )
+    edit_trial(folder / "result.json", lambda t: t.update(seed=1))  # a new one is not excused
+    assert "seed of trial 0: found 1" in offences(folder, manifest)
 
 
 def test_the_page_and_its_plots_are_audited(folder, manifest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -14,10 +15,15 @@ import pytest
 import yaml
 from loguru import logger
 
+from slm_lab.api.results import evaluate
+from slm_lab.benchmark.ledger import read_ledger
 from slm_lab.benchmark.manifest import load_manifest
 from slm_lab.benchmark.runner import Step, run_benchmark
+from slm_lab.benchmark.seeds import derived_seed
 from slm_lab.benchmark.state import RowStatus, row_state
 from slm_lab.cli.main import main
+from slm_lab.runs.init_from import source_agent
+from slm_lab.spec.schema import InitFrom
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +86,7 @@ def status(benchmark) -> str:
 
 
 def test_run_collect_table_audit_and_then_tampering(write_manifest, benchmark):
-    write_manifest()
+    write_manifest(trials=2)
     assert status(benchmark) == "missing"
     code, out, _ = benchmark("run", "--dry-run", "--budget", "1")
     assert (code, "1 row(s), about 0.0 h" in out) == (0, True)
@@ -90,23 +96,52 @@ def test_run_collect_table_audit_and_then_tampering(write_manifest, benchmark):
     assert "1 done, 0 failed" in out
     assert status(benchmark) == "done"
     row = Path("res/probe-actionmatters-v0_ppo")
-    assert sorted(path.name for path in row.iterdir()) == [
-        "curve.csv",
+    files = sorted(path.relative_to(row).as_posix() for path in row.rglob("*.*"))
+    assert files == [
+        "attempts.jsonl",
+        *(
+            f"model/tiny_actionmatters_t{t}_s{s}_net_model.safetensors"
+            for t, s in itertools.product((0, 1), (0, 1))
+        ),
         "plot.png",
         "result.json",
-        "spec.json",
+        "returns.csv.gz",
+        "tiny_actionmatters_spec.json",
     ]
-    assert sum(path.stat().st_size for path in row.iterdir()) < 60_000
+    assert sum((row / name).stat().st_size for name in files) < 60_000
     result = json.loads((row / "result.json").read_text())
-    (folder,) = Path("data").glob("tiny_actionmatters_*")
-    metrics = json.loads((folder / f"{folder.name[:18]}_t0_trial_metrics_scalar.json").read_text())
-    assert result["folder"] == folder.name
-    assert result["total_reward_ma"] == metrics["total_reward_ma"]
-    assert list(result["sessions"]) == ["0", "1"]
-    assert result["evaluation"]["episodes"] == 100
-    assert result["provenance"]["git_shas"] == ["a" * 40]
-    assert result["provenance"]["cpu_seconds"] > 0
-    assert str(Path.cwd()) not in "".join(p.read_text() for p in row.glob("*.[jc]s*"))
+    trials, folders = result["trials"], sorted(Path("data").glob("tiny_actionmatters_*"))
+    scores = []
+    for trial, folder in zip(trials, folders, strict=True):
+        name = f"{folder.name[:18]}_t0_trial_metrics_scalar.json"
+        scores.append(json.loads((folder / name).read_text())["total_reward_ma"])
+        assert trial["folder"] == folder.name
+        assert list(trial["sessions"]) == ["0", "1"]
+        assert trial["evaluation"]["episodes"] == 100
+        assert trial["provenance"]["git_shas"] == ["a" * 40]
+        assert trial["provenance"]["cpu_seconds"] > 0
+    assert result["total_reward_ma"] == pytest.approx(sum(scores) / 2)
+    mark = result["fingerprint"]
+    assert [trial["seed"] for trial in trials] == [derived_seed(mark, 0), derived_seed(mark, 1)]
+    assert str(Path.cwd()) not in "".join(p.read_text() for p in row.glob("*.js*"))
+    ledger = [(entry.event, entry.trial, entry.score) for entry in read_ledger(row)]
+    assert ledger == [
+        ("started", 0, None),
+        ("finished", 0, pytest.approx(scores[0])),
+        ("started", 1, None),
+        ("finished", 1, pytest.approx(scores[1])),
+    ]
+    # The final policies act in a clone: the same episodes as those that were evaluated.
+    played = evaluate(row, episodes=100)
+    assert {i: s.mean for i, s in played.sessions.items()} == {
+        int(i): mean for i, mean in trials[0]["evaluation"]["sessions"].items()
+    }
+    shutil.rmtree(row / "info")
+    agent = source_agent(InitFrom(folder=row.as_posix()), 1)  # a new run can begin with them
+    assert {name: path.name for name, path in agent.files().items()} == {
+        "net": "tiny_actionmatters_t0_s1_net_model.safetensors"
+    }
+    folder = folders[0]
 
     assert benchmark("table")[0] == 0
     page = Path("docs/BENCHMARKS.md").read_bytes()
@@ -114,7 +149,7 @@ def test_run_collect_table_audit_and_then_tampering(write_manifest, benchmark):
     assert benchmark("audit", str(folder))[:2] == (0, "ok\n")
 
     # What is kept is enough: without the run folder the same page comes out.
-    away = folder.rename("elsewhere")
+    away = Path("data").rename("elsewhere")
     Path("docs/BENCHMARKS.md").unlink()
     assert benchmark("table")[0] == 0
     assert Path("docs/BENCHMARKS.md").read_bytes() == page
@@ -122,11 +157,15 @@ def test_run_collect_table_audit_and_then_tampering(write_manifest, benchmark):
     assert (code, out.startswith("Nothing to run")) == (0, True)
 
     # Collecting again gives the same data; the episodes are not played again.
-    before = {path.name: path.read_bytes() for path in row.iterdir()}
-    shutil.rmtree(row)
-    away.rename(folder)
-    assert benchmark("collect", str(folder))[0] == 0
-    assert {path.name: path.read_bytes() for path in row.iterdir()} == before
+    before = {path.name: path.read_bytes() for path in row.rglob("*.*")}
+    for path in row.rglob("*.*"):
+        if path.name != "attempts.jsonl":
+            path.unlink()
+    away.rename("data")
+    code, _, err = benchmark("collect", str(folders[1]))
+    assert (code, "lacks trial 0" in err) == (2, True), err
+    assert benchmark("collect", *map(str, folders))[0] == 0
+    assert {path.name: path.read_bytes() for path in row.rglob("*.*")} == before
 
     # A run folder that was tampered with.
     spec_path = next(folder.glob("*_t0_spec.json"))
@@ -134,7 +173,7 @@ def test_run_collect_table_audit_and_then_tampering(write_manifest, benchmark):
     for key, value, told in (
         (("agent", "algorithm", "gamma"), 0.5, "agent.algorithm.gamma: found 0.9"),
         (("env", "num_envs"), 4, "env.num_envs: found 2"),
-        (("meta", "random_seed"), 8, "meta.random_seed: found 3"),
+        (("meta", "random_seed"), 8, "meta.random_seed: found 8, but"),
     ):
         changed = json.loads(json.dumps(spec))
         block = changed
@@ -160,12 +199,9 @@ def test_run_collect_table_audit_and_then_tampering(write_manifest, benchmark):
     assert "its plot is missing" in benchmark("audit", str(folder))[1]
     Path("graph.png").rename(graph)
 
-    table = next(folder.glob("info/*_s1_session_df_eval.csv"))
-    table.rename("s1_eval.csv")
     train = next(folder.glob("info/*_s1_session_df_train.csv"))
     train.rename("s1_train.csv")
     assert "sessions: found [0], expected [0, 1]" in benchmark("audit", str(folder))[1]
-    Path("s1_eval.csv").rename(table)
     Path("s1_train.csv").rename(train)
 
     (folder / "ray_tune").mkdir()
@@ -194,9 +230,14 @@ def test_ctrl_c_leaves_a_row_that_the_next_call_goes_on_with(write_manifest, ben
     assert code == 0, err
     assert status(benchmark) == "done"
     assert len(list(Path("data").iterdir())) == 1
-    result = json.loads(Path("res/trouble-trouble-v0_ppo/result.json").read_text())
-    assert result["provenance"]["sittings"] == 2
-    assert result["frame"] == 200
+    row = Path("res/trouble-trouble-v0_ppo")
+    (trial,) = json.loads((row / "result.json").read_text())["trials"]
+    assert trial["provenance"]["sittings"] == 2
+    assert trial["frame"] == 200
+    events = [entry.event for entry in read_ledger(row)]
+    assert events == ["started", "interrupted", "resumed", "finished"]
+    assert benchmark("table")[0] == 0
+    assert benchmark("audit")[:2] == (0, "ok\n")
 
 
 def test_a_row_that_fails_is_reported_and_the_others_run(write_manifest, benchmark):
@@ -215,6 +256,8 @@ def test_a_row_that_fails_is_reported_and_the_others_run(write_manifest, benchma
     assert benchmark("run")[1].startswith("Nothing to run")
     code, out, err = benchmark("run", "--retry")  # the trouble is over by now
     assert (code, "1 done, 0 failed" in out) == (0, True), err
+    events = [entry.event for entry in read_ledger(Path("res/trouble-trouble-v0_ppo"))]
+    assert events == ["started", "failed", "resumed", "finished"]
 
 
 def test_a_budget_that_ends_stops_the_training_cleanly(write_manifest):

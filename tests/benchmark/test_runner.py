@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from slm_lab.benchmark.manifest import Row, load_manifest
 from slm_lab.benchmark.result import CollectedResult, write_result
 from slm_lab.benchmark.runner import GUESSED_FRAMES_PER_SECOND, Step, estimated_hours, next_step
-from slm_lab.benchmark.state import RowState, RowStatus, row_state
+from slm_lab.benchmark.state import RowState, RowStatus, TrialState, row_state
 from slm_lab.runs.lock import locked
 
 RESULTS, DATA = Path("res"), Path("data")
@@ -48,20 +49,22 @@ def test_what_is_trained_already_is_collected_before_anything_runs():
 
 
 def with_seconds(kept: CollectedResult, seconds: float | None) -> CollectedResult:
-    provenance = kept.result.provenance.model_copy(update={"seconds": seconds})
-    result = kept.result.model_copy(update={"provenance": provenance})
-    return CollectedResult(result, kept.spec, kept.curve)
+    (trial,) = kept.result.trials
+    provenance = trial.provenance.model_copy(update={"seconds": seconds})
+    trial = trial.model_copy(update={"provenance": provenance})
+    return replace(kept, result=kept.result.model_copy(update={"trials": (trial,)}))
 
 
 def hours(row: Row, kept: dict[str, CollectedResult], progress: float = 0.0) -> float:
-    return estimated_hours(RowState(row, RowStatus.missing, progress=progress), SHIPPED, kept)
+    trials = (TrialState(RowStatus.interrupted, progress=progress),) * row.trials
+    return estimated_hours(RowState(row, RowStatus.missing, trials=trials), SHIPPED, kept)
 
 
 def test_an_estimate_takes_the_speed_of_the_nearest_rows_that_were_measured(kept):
     # 2 sessions of 200 frames in 4 s and in 40 s: 100 and 10 frames per second.
     fast, slow = with_seconds(kept, 4.0), with_seconds(kept, 40.0)
     ppo, sac = SHIPPED.by_id["acrobot-v1_ppo"], SHIPPED.by_id["acrobot-v1_sac"]
-    frames = 4 * 300_000
+    frames = 8 * 300_000
     measured = {"cartpole-v1_ppo": fast, "hopper-v5_ppo": slow}
     assert hours(ppo, measured) == pytest.approx(frames / 100 / 3600)  # as many envs
     assert hours(ppo, {"hopper-v5_ppo": slow}) == pytest.approx(frames / 10 / 3600)
@@ -113,11 +116,33 @@ def test_a_result_of_another_spec_is_stale_and_says_what_changed(kept, write_man
     assert (state.status, state.reason) == (RowStatus.stale, "other agent.algorithm.gamma today")
 
 
+def test_a_result_of_a_seed_picked_by_hand_or_of_few_sessions_is_run_again(kept, write_manifest):
+    write_result(kept, RESULTS / kept.result.row)
+    (more,) = load_manifest(write_manifest(trials=2)).rows
+    state = row_state(more, RESULTS, DATA)
+    assert (state.status, state.reason) == (RowStatus.partial, "2 of 4 sessions")
+    assert row_state(more.limited(None, 1), RESULTS, DATA).status is RowStatus.done
+    (trial,) = kept.result.trials
+    result = kept.result.model_copy(update={"trials": (trial.model_copy(update={"seed": 0}),)})
+    write_result(replace(kept, result=result), RESULTS / kept.result.row)
+    state = row_state(more.limited(None, 1), RESULTS, DATA)
+    assert (state.status, state.reason) == (RowStatus.stale, "seed 0 was picked by hand")
+
+
+def test_a_row_whose_second_trial_is_not_begun_goes_on_with_it(write_manifest):
+    (row,) = load_manifest(write_manifest(trials=2)).rows
+    folder = run_folder(row.spec(0))
+    state = row_state(row, RESULTS, DATA)
+    assert [trial.status.value for trial in state.trials] == ["interrupted", "missing"]
+    assert (state.status, state.folders) == (RowStatus.interrupted, [folder])
+    assert state.progress == 100 / (2 * 200) / 2
+
+
 def test_a_killed_run_is_interrupted_and_knows_how_far_it_came(manifest):
     row = manifest.rows[0]
     folder = run_folder(row.spec())
     state = row_state(row, RESULTS, DATA)
-    assert (state.status, state.folder) == (RowStatus.interrupted, folder)
+    assert (state.status, state.folders) == (RowStatus.interrupted, [folder])
     assert state.progress == 100 / (2 * 200)
 
 
@@ -128,7 +153,7 @@ def test_the_newest_run_of_the_same_spec_counts(manifest):
     other = row.spec().with_values({"meta.random_seed": 77})
     run_folder(other, "2026_01_03_000000")
     state = row_state(row, RESULTS, DATA)
-    assert (state.status, state.folder) == (RowStatus.failed, newest)
+    assert (state.status, state.folders) == (RowStatus.failed, [newest])
     assert state.reason == "the pole broke"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 
@@ -15,19 +16,20 @@ def test_status_lists_the_rows_in_plain_columns_when_piped(slm_lab):
         "STATUS",
         "SCORE",
         "GOAL",
+        "ATTEMPTS",
         "FOLDER",
         "OR",
         "REASON",
     ]
-    assert lines[6].split() == ["CartPole-v1", "PPO", "missing", "499"]
-    assert lines[-1] == "9 missing"
+    assert lines[7].split() == ["CartPole-v1", "PPO", "missing", "499", "0"]
+    assert lines[-1] == "10 missing"
 
 
 def test_a_dry_run_shows_commands_and_hours_and_runs_nothing(slm_lab):
     code, out, _ = slm_lab("benchmark", "run", "--algo", "PPO", "--env", "Pong", "--dry-run")
     assert code == 0
-    assert "-s env=ALE/Pong-v5 --seed 0" in out
-    assert out.splitlines()[-1].startswith("1 row(s), about ")
+    assert len(re.findall(r"train -s env=ALE/Pong-v5 --seed \d{6,}$", out, re.MULTILINE)) == 4
+    assert out.splitlines()[-1].startswith("4 row(s), about ")
     assert list(Path().iterdir()) == []
 
 
@@ -51,7 +53,7 @@ def test_a_folder_that_is_no_run_is_refused(slm_lab):
 
 def test_without_results_the_page_shows_every_row_as_missing(slm_lab):
     code, out, _ = slm_lab("benchmark", "table")
-    assert (code, out) == (0, "docs/BENCHMARKS.md  300 rows, 0 with a result\n")
+    assert (code, out) == (0, "docs/BENCHMARKS.md  496 rows, 0 with a result\n")
     text = Path("docs/BENCHMARKS.md").read_text()
     assert "### Phase 5: MuJoCo Playground" in text
     assert "✅ 1" not in text

@@ -42,10 +42,10 @@ def write_run(name: str, algorithm: str = "PPO", *, scores=(100.0, 200.0), trial
 def test_plot_draws_the_graph_of_the_documents(slm_lab):
     a, b = write_run("ppo_cartpole"), write_run("dqn_cartpole", "DQN")
     code, out, _ = slm_lab("plot", "-t", "CartPole-v1", "-f", f"{a.name},{b.name}")
-    path = Path("docs/plots/CartPole-v1_multi_trial_graph_mean_returns_ma_vs_frames.png")
+    path = Path("data/plots/CartPole-v1_multi_trial_graph_mean_returns_ma_vs_frames.png")
     assert (code, out.strip()) == (0, str(path))
     assert path.read_bytes().startswith(b"\x89PNG")
-    assert [file.name for file in path.parent.iterdir()] == [path.name], "no plotly.js in docs"
+    assert [file.name for file in path.parent.iterdir()] == [path.name], "no plotly.js beside it"
 
 
 def test_plot_against_time_of_folders_elsewhere_with_names_of_ones_own(slm_lab):
@@ -68,10 +68,10 @@ def test_plot_against_time_of_folders_elsewhere_with_names_of_ones_own(slm_lab):
         (("plot", "-f", " , "), "at least one run folder"),
         (("plot", "-f", "ppo_cartpole_2026_01_13_094433", "-l", "a,b"), "2 name(s) for 1 folder"),
         (("plot", "-f", "ppo_cartpole_2026_01_13_094433", "-t", ".."), "--title"),
-        (("plot",), "--folders"),
+        (("plot",), "FOLDER: expected at least one run folder"),
         (("compare", "nothing"), "nothing: no such run folder"),
         (("retro", "data"), "data: not a run folder"),
-        (("retro", "nowhere"), "nowhere: not a run folder"),
+        (("retro", "nowhere"), "nowhere: no such run folder"),
     ],
 )
 def test_a_mistake_is_named_and_exits_with_2(slm_lab, arguments, named):
@@ -136,7 +136,7 @@ def test_retro_redoes_what_a_run_leaves(slm_lab):
         "ppo_cartpole_t0_trial_graph_mean_returns_vs_frames.html",
         "plotly.min.js",
         "info/ppo_cartpole_t0_trial_metrics.json",
-        "info/ppo_cartpole_t0_s1_session_metrics_eval.json",
+        "info/ppo_cartpole_t0_s1_session_metrics_train.json",
         "graph/ppo_cartpole_t0_trial_graph_mean_returns_vs_opt_steps.png",
         "graph/ppo_cartpole_t0_s1_session_graph_train_loss_vs_frame.png",
     ):
@@ -234,5 +234,5 @@ def test_an_output_folder_that_cannot_be_made_is_named(slm_lab, command):
     Path("out").write_text("a file")
     code, _, err = slm_lab(*command, folder.name, "-o", "out/plots")
     assert code == 2
-    assert "RunFolderError: -o: out" in err
+    assert "RunFolderError: --output: out" in err
     assert "Traceback" not in err

@@ -221,6 +221,52 @@ def test_a_check_reports_every_broken_file_and_still_checks_the_rest(slm_lab):
     assert "agent.algorithm.gama" in out
 
 
+def test_a_check_looks_for_the_env(slm_lab, monkeypatch):
+    entries = {
+        "a": "CartPol-v1",
+        "b": "nowhere.envs:Mine-v0",
+        "c": "playground/CartpoleBalanc",
+        "d": "CartPole-v1",
+        "e": "ALE/Pong-v5",
+    }
+    small = {"agent": {"algorithm": {"name": "PPO"}}, "env": {"max_frame": 1e6}}
+    tree = {n: {**small, "env": {"name": env, "max_frame": 1e6}} for n, env in entries.items()}
+    Path("mine.json").write_text(json.dumps(tree))
+    monkeypatch.setitem(sys.modules, "ale_py", None)  # as if it were not installed
+    code, out, _ = slm_lab("spec", "--check", "mine.json")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert code == 2
+    assert [line for line in lines if line.startswith(("ok", "FAIL"))] == [
+        *(f"FAIL mine.json {name}" for name in "abc"),
+        *(f"ok mine.json {name}" for name in "de"),
+    ]
+    assert "Did you mean `CartPole-v1`" in lines[1]
+    assert lines[3].startswith("env.name: cannot import `nowhere.envs` of `nowhere.envs:Mine-v0`")
+    assert "CartpoleBalance" in lines[5]
+    assert "pip install 'slm-lab[atari]'" in lines[8]  # a warning
+
+
+def test_a_misspelt_key_in_a_search_is_an_error_at_the_start(slm_lab):
+    file = write_spec(search={"agent.algorithm.gama__uniform": [0.9, 0.99]})
+    message = refused(slm_lab("run", file, "mine", "search"))
+    assert (
+        "search.agent.algorithm.gama__uniform: unknown key for PPO. Did you mean `gamma`" in message
+    )
+
+
+def test_a_render_without_a_display_is_one_line(slm_lab, monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
+    code, _, err = slm_lab(PPO, "ppo_cartpole", "dev", "--render")
+    last = err.strip().splitlines()[-1]
+    assert code == 2
+    assert last.startswith("EnvError: --render: no window could be opened (")
+    assert last.endswith("Leave --render out on a machine without one.")
+    assert "Traceback" not in err
+    assert not any(Path("data").iterdir())
+
+
 # slm-lab env check
 
 
@@ -260,7 +306,7 @@ def test_a_run_ends_with_its_score_its_folder_and_what_to_do_next(slm_lab):
     assert code == 0, err
     (predir,) = Path("data").iterdir()
     assert f"Folder  {predir}" in out
-    assert "Score   total_reward_ma" in out
+    assert "Score   last 100 episodes" in out
     assert "slm-lab run benchmark/ppo/ppo_cartpole.json ppo_cartpole train" in out
     assert "trial_metrics: frame:2.00e+02 | total_reward_ma:" in err
     assert load_spec(predir / "ppo_cartpole_spec.json").meta.random_seed == 3

@@ -40,7 +40,7 @@ def test_a_report_is_written_and_its_place_told(slm_lab):
 def test_a_report_of_something_else_is_refused(slm_lab):
     code, _, err = slm_lab("report", "nowhere")
     assert code == 2
-    assert "RunFolderError: nowhere: not a run folder" in err
+    assert "RunFolderError: nowhere: no such run folder" in err
 
 
 def test_a_report_needs_no_dash(slm_lab, monkeypatch):

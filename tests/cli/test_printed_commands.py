@@ -16,6 +16,7 @@ import typer.core
 from typer.main import get_command
 
 from slm_lab.cli.main import app
+from slm_lab.cli.train import choose_spec
 from slm_lab.spec import find_spec_file, load_spec
 from tests.shown_files import write_shown_files
 
@@ -121,9 +122,16 @@ def command_named(words: list[str]) -> tuple[Any, list[str]]:
 def load_named_spec(name: str, given: dict[str, Any]) -> bool:
     """Load the spec that a parsed command names; False if it names none that ships."""
     file, spec_name = given.get("spec_file"), given.get("spec_name")
+    if file is not None and "enjoy@" not in str(given["mode"]):
+        chosen = choose_spec(file, spec_name, given["mode"])
+        file, spec_name = (None, None) if chosen is None else (chosen.file, chosen.name)
     if name == "spec" and len(given["files"] or ()) == 2:
         file, spec_name = given["files"]
-    if file is None or file.startswith(("data/", "FOLDER/")) or "enjoy@" in given.get("mode", ""):
+    if (
+        file is None
+        or file.startswith(("data/", "FOLDER/"))
+        or "enjoy@" in (given.get("mode") or "")
+    ):
         return False
     load_spec(str(find_spec_file(file)), spec_name, sets=given["sets"] or [])
     return True

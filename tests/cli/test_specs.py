@@ -45,7 +45,13 @@ def test_specs_lists_every_shipped_spec_with_budget_and_target(slm_lab):
     ("pattern", "names"),
     [
         ("ppo_hopper", {"ppo_hopper", "ppo_hopper_arc"}),
-        ("Pendulum-v1", {"a2c_gae_pendulum", "crossq_pendulum", "ppo_pendulum", "sac_pendulum"}),
+        (
+            "Pendulum-v1",
+            {
+                f"{name}_pendulum"
+                for name in ("a2c_gae", "crossq", "ddpg", "ppo", "sac", "td3", "tqc", "xqc")
+            },
+        ),
         ("PPOSIL", {"ppo_sil_acrobot", "ppo_sil_cartpole"}),
         ("ppo_mujoco*", {"ppo_mujoco", "ppo_mujoco_longhorizon"}),
     ],

@@ -50,6 +50,17 @@ HOSTILE = "<img src=x onerror=window.pwned=1></script><script>window.pwned=2</sc
 TRAIN = ["run", "benchmark/ppo/ppo_cartpole.json", "ppo_cartpole", "train", "--compile", "off"]
 TRAIN += ["-s", "meta.max_session=1", "-s", "meta.log_frequency=500", "-s", "env.max_frame=1e8"]
 PLOT = "document.querySelector('#graph .js-plotly-plot').data"
+# Texts of a grid that do not fit their cell, and the grid itself if it scrolls sideways. The name
+# that is markup is left out: it is long on purpose.
+CUT_OFF = """(grid) => {
+  const root = document.querySelector(grid);
+  const places = ".ag-header-cell-text, .ag-cell, .two-lines > *, .progress > *";
+  const cells = root.querySelectorAll(places + ", .ag-center-cols-viewport");
+  return [...cells]
+    .filter((cell) => !cell.textContent.includes("onerror") || cell.matches("[class*=viewport]"))
+    .filter((cell) => cell.scrollWidth > cell.clientWidth + 1 && cell.clientWidth > 0)
+    .map((cell) => cell.className + ": " + cell.textContent.slice(0, 80));
+}"""
 ROWS = "[...document.querySelectorAll('#grid .ag-row')]"
 LABELS = "document.querySelectorAll('#grid .ag-row [col-id=label]')"
 
@@ -130,7 +141,8 @@ def page(browser, address) -> Iterator[Page]:
 
 def rows(page: Page) -> list[str]:
     """Names of the runs that the grid shows."""
-    texts: list[str] = page.locator("#grid .ag-row [col-id=label]").all_inner_texts()
+    names = page.locator("#grid .ag-row [col-id=label] .two-lines > span")
+    texts: list[str] = names.all_inner_texts()
     return sorted(texts)
 
 
@@ -173,6 +185,24 @@ def test_a_running_training_appears_and_its_curve_grows_without_a_reload(page, d
         training.communicate()
     page.wait_for_selector("#grid .ag-row .dot.running", state="detached")
     assert page.evaluate("() => window.sameDocument") is True
+
+
+@pytest.mark.parametrize("width", [1280, 1440, 1920])
+def test_nothing_is_cut_off_at_the_widths_of_usual_screens(page, width):
+    """No text of the grids or the controls is wider than its place, no grid scrolls sideways."""
+    page.set_viewport_size({"width": width, "height": 860})
+    page.wait_for_timeout(500)  # the grid shares out the width anew
+    for view, grid in (("runs", "grid"), ("benchmark", "benchmark")):
+        page.locator(f"#view input[value={view}]").check()
+        page.wait_for_selector(f"#{grid} .ag-row")
+        assert page.evaluate(CUT_OFF, f"#{grid}") == []
+    page.locator("#view input[value=runs]").check()
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    toolbar, curves = (page.locator(f"#graph {part}").first for part in (".modebar", ".nsewdrag"))
+    above, below = toolbar.bounding_box(), curves.bounding_box()
+    assert above is not None
+    assert below is not None
+    assert above["y"] + above["height"] <= below["y"]
 
 
 def test_filters_keep_what_fits(page):

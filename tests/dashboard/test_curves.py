@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from perf.synthetic_runs import SyntheticRun, write_run
-from slm_lab.dashboard.curves import CurveStore, join
+from slm_lab.dashboard.curves import THEMES, CurveStore, figure, join
 from slm_lab.runs.catalog import read_run
+from slm_lab.runs.search_journal import Journal, TrialReport
 
 SMALL = SyntheticRun(sessions=2, rows=10, max_frame=100)
 
@@ -82,6 +83,36 @@ def test_returns_come_from_the_evaluations_and_the_rest_from_training(tmp_path):
     assert store.curve(run, "total_reward").mean.tolist() == [9]
     assert store.curve(run, "loss").mean.tolist() == [0.5]
     assert store.curve(run, "no such column").is_empty
+
+
+def test_the_moving_average_has_the_curve_without_smoothing_behind_it(tmp_path):
+    run = read_run(write_run(tmp_path, SMALL).predir)
+    store = CurveStore()
+    trace = store.trace(run, "total_reward_ma", "frame", label="run", place=0)
+    assert trace.raw is not None
+    drawn = figure([trace], y="total_reward_ma", x="frame", theme=THEMES["light"])["data"]
+    faint = [line for line in drawn if line["y"] == pytest.approx(trace.raw.mean, rel=1e-6)]
+    assert [line["showlegend"] for line in faint] == [False]
+    assert store.trace(run, "loss", "frame", label="run", place=0).raw is None
+
+
+def test_a_search_shows_its_other_trials_in_grey(tmp_path):
+    layout = write_run(tmp_path, replace(SMALL, sessions=1))
+    journal = Journal(layout.journal_path())
+    for trial in range(3):
+        text = layout.session_csv(0, 0, "train").read_text()
+        layout.session_csv(trial, 0, "train").write_text(text)
+        journal.start(trial, {"x": 0.5}, {})
+        journal.report(trial, TrialReport(100, 5.0 + trial, 1.0))
+        journal.end(trial, "completed", 5.0 + trial)
+    run = read_run(layout.predir)
+    assert run.trial == 2
+    others = CurveStore().trials(run, "total_reward_ma", "frame", most=5)
+    assert [trace.label for trace in others] == ["trial 1", "trial 0"]
+    drawn = figure(others, y="total_reward_ma", x="frame", theme=THEMES["light"])
+    assert [line["line"]["color"] for line in drawn["data"]] == ["rgba(91,104,117,0.5)"] * 2
+    assert "trial 1" in drawn["data"][0]["hovertemplate"]
+    assert drawn["layout"]["hovermode"] == "closest"
 
 
 def test_what_can_be_drawn_are_the_columns_that_hold_numbers(tmp_path):

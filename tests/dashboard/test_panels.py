@@ -50,7 +50,8 @@ def test_a_target_is_drawn_if_it_is_the_same_for_all(tmp_path):
 def test_a_row_of_the_grid_is_plain_json(tmp_path):
     row = run_row(read_run(write_run(tmp_path, replace(SMALL, share=0.2)).predir))
     assert json.loads(json.dumps(row, allow_nan=False)) == row
-    assert (row["status"], row["sessions"], row["progress"]) == ("resumable", "2/2", 0.2)
+    assert row["what"] == "PPO · CartPole-v1"
+    assert (row["status"], row["sessions"], row["progress"]) == ("resumable", "0/2", 0.2)
 
 
 def test_a_figure_has_a_band_a_mean_and_the_target():

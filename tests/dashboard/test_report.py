@@ -12,6 +12,7 @@ import pytest
 from perf.synthetic_runs import SyntheticRun, write_run
 from slm_lab.dashboard.report import MOST_VIDEO_BYTES, ReportError, report_page, write_report
 from slm_lab.runs.catalog import read_run
+from slm_lab.runs.glossary import meaning
 from slm_lab.runs.search_journal import Journal, TrialReport
 
 SMALL = SyntheticRun(sessions=2, rows=10, max_frame=100)
@@ -104,7 +105,7 @@ def test_hostile_names_values_and_files_are_only_text(tmp_path):
         "dd",
     }
     ours |= {"section", "table", "thead", "tbody", "tr", "th", "td", "script", "figure", "img"}
-    ours |= {"figcaption"}
+    ours |= {"figcaption", "a"}
     assert {tag for tag, _ in page.tags} <= ours
     assert len([tag for tag, _ in page.tags if tag == "script"]) == 3
     assert not [a for _, a in page.tags if any(name.startswith("on") for name in a)]
@@ -125,6 +126,20 @@ def test_a_search_is_reported_with_its_trials(tmp_path):
     page = Elements(report_page(read_run(layout.predir)))
     for expected in ("Trials", "6.00", "0.91", "best is 1", "Returns of the 1 best trials"):
         assert expected in page.text
+
+
+def test_a_report_explains_what_it_shows_and_has_the_score_a_person_expects(tmp_path):
+    layout = write_run(tmp_path, SMALL)
+    layout.trial_metrics_scalar(0).write_text('{"total_reward_ma": 315, "last_100_return": 500}')
+    layout.trial_evaluation(0, best=True, sampled=False).write_text('{"mean": 499.5}')
+    text = report_page(read_run(layout.predir))
+    page = Elements(text)
+    for score in ("500.00", "315.00", "499.50"):
+        assert score in page.text
+    assert ("a", {"href": "#glossary"}) in page.tags
+    assert ("div", {"id": "glossary"}) in page.tags
+    assert meaning("total_reward_ma") in page.text
+    assert meaning("entropy") in page.text
 
 
 def test_a_run_that_has_just_begun_has_a_report_too(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from dataclasses import replace
 
 from perf.synthetic_runs import SyntheticRun, write_run
@@ -14,13 +16,17 @@ from slm_lab.dashboard.run_files import (
     operators,
     profiles,
     session_table,
+    sessions_in_words,
     spec_diff,
     spec_leaves,
     trial_metrics,
+    trial_table,
     versions,
     videos,
 )
 from slm_lab.runs.catalog import RunCatalog, read_run
+from slm_lab.runs.lock import locked
+from slm_lab.runs.search_journal import Journal, TrialReport
 from slm_lab.training.console import format_profile
 
 SMALL = SyntheticRun(sessions=1, rows=5, max_frame=100)
@@ -59,14 +65,80 @@ def test_until_a_session_ends_its_profile_is_in_the_log_of_the_trial(tmp_path):
     assert profiles(read_run(layout.predir)) == {0: shares}
 
 
+def test_a_resumed_session_does_not_show_the_profile_of_its_former_end(tmp_path):
+    layout = write_run(tmp_path, SMALL)
+    former, resumed = format_profile(1, 1, 1, 1), "Session 0 goes on from frame 50"
+    layout.log_path(0, 0).write_text(f"{former}\n{resumed}\n")
+    assert profiles(read_run(layout.predir)) == {}
+    told = f"Trial 0 session 0 | frame 50 of 100 (50%) | {format_profile(3, 2, 4, 1)}"
+    layout.log_path(0).write_text(f"x | Resuming trial 0\nx | {told}\n")
+    assert profiles(read_run(layout.predir))[0]["env"] == 0.3
+
+
+def test_an_evaluation_counts_until_the_agent_learns_on(tmp_path):
+    layout = write_run(tmp_path, replace(SMALL, share=0.5))
+    evaluation = layout.trial_evaluation(0, best=True, sampled=False)
+    evaluation.write_text('{"mean": 5.5}')
+    assert read_run(layout.predir).evaluated == 5.5
+    now = time.time()
+    os.utime(evaluation, (now - 60, now - 60))
+    assert read_run(layout.predir).evaluated is None
+
+
 def test_metrics_and_versions_are_those_on_disk(tmp_path):
     layout = write_run(tmp_path, SMALL)
     layout.trial_metrics_scalar(0).write_text('{"strength": 1.5, "note": "x", "frame": 100}')
-    layout.session_metrics_scalar(0, 0, "eval").write_text('{"stability": 0.5}')
+    layout.session_metrics_scalar(0, 0, "train").write_text('{"stability": 0.5}')
+    table = layout.session_csv(0, 0, "train")
+    table.write_text("total_reward_ma,frame,last_100_return\n3,50,4\n5,1000,9\n")
     run = read_run(layout.predir)
     assert trial_metrics(run) == {"strength": 1.5, "frame": 100.0}
-    assert session_table(run, str) == (("session", "stability"), [("0", "0.5")])
+    head, rows = session_table(run, str)
+    assert head == ("session", "0")
+    assert rows == [
+        ("frames", "1,000"),
+        ("return, last 100 episodes", "9.0"),
+        ("return, moving average", "5.0"),
+        ("stability", "0.5"),
+    ]
     assert versions(run)["torch"] == "2.13.0"
+
+
+def test_the_trials_of_a_search_are_a_table_with_short_names_and_values(tmp_path):
+    layout = write_run(tmp_path, replace(SMALL, sessions=1))
+    journal = Journal(layout.journal_path())
+    values = {"agent.algorithm.gamma": 0.9500000000000001, "agent.net.optim_spec.lr": 1e-5}
+    values |= {"agent.critic_net.optim_spec.lr": 3}
+    journal.start(0, {"x": 0.5}, values)
+    journal.report(0, TrialReport(100, 5.0, 1.0))
+    journal.end(0, "completed", 5.0)
+    run = read_run(layout.predir)
+    head, rows = trial_table(run, str)
+    assert head[4:] == ("gamma", *list(values)[1:])  # a last word that two have is not enough
+    assert rows == [("0", "5.0", "completed", "100", "0.95", "1e-05", "3")]
+    assert (run.finished, run.sessions) == (1, 1)
+
+
+def test_a_trial_that_goes_on_shows_no_metrics_of_its_former_end(tmp_path):
+    layout = write_run(tmp_path, SMALL)
+    layout.trial_metrics_scalar(0).write_text('{"strength": 1.5, "total_reward_ma": 7}')
+    layout.session_metrics_scalar(0, 0, "train").write_text('{"stability": 0.5}')
+    with locked(layout.run_lock(), "test"):
+        running = read_run(layout.predir)
+    assert running.status == "running"
+    assert running.score != 7
+    assert trial_metrics(running) == {}
+    assert "stability" not in [row[0] for row in session_table(running, str)[1]]
+    assert trial_metrics(read_run(layout.predir))["strength"] == 1.5
+
+
+def test_sessions_are_counted_as_finished_and_begun(tmp_path):
+    whole = read_run(write_run(tmp_path, replace(SMALL, sessions=3)).predir)
+    assert (whole.finished, whole.sessions) == (3, 3)
+    assert sessions_in_words(whole) == "3 of 3 finished"
+    half = read_run(write_run(tmp_path / "b", replace(SMALL, sessions=3, share=0.5)).predir)
+    assert (half.finished, half.sessions) == (0, 3)
+    assert sessions_in_words(half) == "0 of 3 finished, 3 begun"
 
 
 def test_operators_of_a_profiled_run_come_slowest_first(tmp_path):

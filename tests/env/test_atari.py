@@ -182,7 +182,7 @@ class TestLives:
 
     def test_a_check_that_saw_lost_lives_only_saw_no_episode(self):
         env = atari("Breakout", num_envs=1, life_loss_info=True)
-        _, problems, _ = random_rollout(env, 100)
+        _, _, problems, _ = random_rollout(env, 100)
         assert env.episodes.count == 0
         assert any("episodes: none ended" in problem for problem in problems)
 

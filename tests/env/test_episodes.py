@@ -36,6 +36,17 @@ def test_several_envs_score_the_mean_of_the_last_hundred_and_nan_before():
     assert stats.count == 102
 
 
+def test_one_env_too_has_the_mean_return_and_length_of_its_last_hundred():
+    stats = EpisodeStats(1)
+    assert math.isnan(stats.last_100()[0])
+    for episode in range(110):  # episode i has i + 1 steps, of reward 2 each
+        for _ in range(episode):
+            stats.add(np.array([2.0]), [])
+        stats.add(np.array([2.0]), [0])
+    assert stats.total_reward() == 220.0
+    assert stats.last_100() == (121.0, 60.5)  # lengths 11 to 110
+
+
 def test_many_small_rewards_add_up_exactly_enough():
     """In float32 the sum would stall: 2^24 + 1 == 2^24."""
     stats = EpisodeStats(1)

@@ -24,6 +24,7 @@ SAYS = {
     "callbacks.md": ["REASON", "reached 25"],  # a column of `list`, and what stands in it
     "more-frames.md": [],
     "fine-tuning.md": [],
+    "python.md": [],
 }
 
 
@@ -35,12 +36,13 @@ def test_every_block_of_the_page_runs(page, tmp_path, monkeypatch):
     before = set(sys.modules)
     blocks = BLOCK.findall((PAGES / page).read_text())
     assert blocks
+    names = {"__name__": "page"}  # of the blocks, which build on each other
     output = ""
     for kind, text in blocks:
         if match := FILE.match(text):
             Path(match[1]).write_text(text)
         elif kind == "python":
-            exec(compile(text, page, "exec"), {"__name__": "page"})
+            exec(compile(text, page, "exec"), names)
         else:
             assert kind == "bash"
             for line in text.splitlines():

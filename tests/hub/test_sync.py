@@ -180,7 +180,8 @@ def test_a_killed_machine_is_continued_elsewhere_from_what_it_had_synced(
     """kill -9 in the middle; another machine pulls and goes on; the curve is that of one run."""
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "HF_HOME": str(tmp_path / "hf")}
     run = ["run", SPEC, "ppo_cartpole"]
-    sets = [word for item in TINY for word in ("-s", item)]
+    long_enough = [*TINY, "env.max_frame=160000"]  # not to end before it is halted
+    sets = [word for item in long_enough for word in ("-s", item)]
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
@@ -204,14 +205,16 @@ def test_a_killed_machine_is_continued_elsewhere_from_what_it_had_synced(
     subprocess.run(command("pull", "--if-exists", name), cwd=second, env=environment, check=True)
     folder = second / "data" / name
     (checkpoint,) = folder.glob("checkpoint/*/last")
-    assert 0 < read_manifest(checkpoint).frame < 40000
+    assert 0 < read_manifest(checkpoint).frame < 160000
     resume = command(*run, f"train@data/{name}", *sets, "--upload-hf")
     subprocess.run(resume, cwd=second, env=environment, check=True, capture_output=True)
 
-    whole = train(load_spec(SPEC, sets=TINY), "train", RunOptions(data_dir=str(tmp_path / "whole")))
+    whole = train(
+        load_spec(SPEC, sets=long_enough), "train", RunOptions(data_dir=str(tmp_path / "whole"))
+    )
     csv = "info/ppo_cartpole_t0_s0_session_df_train.csv"
     tables = [drop_clock(read_session(path / csv)) for path in (folder, whole.predir)]
-    assert len(tables[0]) == 80
+    assert len(tables[0]) == 320
     assert tables[0].equals(tables[1])
     # The end was uploaded as well, from the second machine.
     metrics = f"data/{name}/info/ppo_cartpole_t0_trial_metrics.json"

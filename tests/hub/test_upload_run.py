@@ -93,7 +93,7 @@ def test_a_run_whose_upload_fails_shows_its_score_and_exits_1_with_the_command_t
     hub.errors["/commit/"] = (403, 1_000_000)
     code, out, err = slm_lab(*TINY, "--upload-hf")
     assert code == 1
-    assert "Score   total_reward_ma" in out
+    assert "Score   last 100 episodes" in out
     (folder,) = Path("data").glob("ppo_cartpole_*")
     assert f"slm-lab push {folder}" in err.splitlines()[-1]
     hub.errors.clear()

@@ -20,6 +20,7 @@ from slm_lab.playback import export as module
 from slm_lab.playback.export import ExportError, Policy, check_actions, export_policy
 from slm_lab.playback.saved_agent import load_agent
 from slm_lab.runs.find import open_run
+from slm_lab.spec.algorithm import ALGORITHMS
 from slm_lab.types import Spaces
 from tests import masks, parts
 
@@ -28,7 +29,8 @@ needs_onnx = pytest.mark.skipif(
     not HAS_ONNX, reason="onnx, onnxscript or onnxruntime is missing (extra `onnx`)"
 )
 EVERY_ALGORITHM = ["PPO", "ActorCritic", "Reinforce", "SIL", "PPOSIL"]
-EVERY_ALGORITHM += ["SARSA", "DQN", "SoftActorCritic", "CrossQ"]
+EVERY_ALGORITHM += ["SARSA", "DQN", "SoftActorCritic", "CrossQ", "TD3", "TQC"]
+ENVS = {"CartPole-v1": "discrete", "Pendulum-v1": "continuous"}
 ARC = {
     "modules": {
         "body": {
@@ -125,11 +127,16 @@ def export(train_folder) -> Callable[..., Path]:
 # What can be exported
 
 
-@pytest.mark.parametrize("algorithm", EVERY_ALGORITHM)
-@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize(
+    ("env", "algorithm"),
+    [
+        (env, algorithm)
+        for env, kind in ENVS.items()
+        for algorithm in EVERY_ALGORITHM
+        if kind in ALGORITHMS[algorithm].actions
+    ],
+)
 def test_every_algorithm_for_discrete_and_continuous_actions(make_spec, export, algorithm, env):
-    if algorithm in ("SARSA", "DQN") and env == "Pendulum-v1":
-        env = "Acrobot-v1"  # these choose among actions
     export(make_spec(algorithm, env__name=env, env__normalize_obs=True))
 
 
@@ -171,6 +178,13 @@ def test_every_net_of_vectors(make_spec, export, net):
 def test_a_dueling_net(make_spec, export):
     net = NETS["DuelingMLPNet"] | OPTIMIZER
     export(make_spec("DQN", env__name="CartPole-v1", agent__net=net))
+
+
+def test_a_noisy_net_that_says_how_returns_are_distributed(make_spec, export):
+    net = {"type": "DuelingMLPNet", "noisy": True} | OPTIMIZER
+    path = export(make_spec("Rainbow", env__name="CartPole-v1", agent__net=net))
+    obs = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    assert len({tuple(act(path, obs).tolist()) for _ in range(5)}) == 1
 
 
 def test_a_stack_of_frames_is_given_stacked(make_spec, export):

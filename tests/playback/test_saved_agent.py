@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from slm_lab.agent.agent import make_agent
+from slm_lab.agent.saving import save_models, snapshot
 from slm_lab.env.make import make_env
 from slm_lab.playback.saved_agent import load_agent, load_session
 from slm_lab.runs.find import open_run
@@ -22,7 +23,6 @@ from slm_lab.spec import SpecError
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.spec.schema import SAVED_RUN_KEYS
 from slm_lab.training.loop import Loop
-from slm_lab.training.saving import save_models, snapshot
 
 GRAPH = {"input": "x", "modules": {"body": ["x"]}, "output": "body"}
 

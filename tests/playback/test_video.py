@@ -92,7 +92,7 @@ def test_an_interrupted_video_leaves_nothing_and_keeps_the_old_one(tmp_path):
 
 
 def test_another_suffix_is_refused(tmp_path):
-    expected = r"--out: found `bar.avi`; expected a name in .mp4 or .gif"
+    expected = r"--output: found `bar.avi`; expected a name in .mp4 or .gif"
     with pytest.raises(EnvError, match=expected), open_video(tmp_path / "bar.avi", 20):
         pass
 

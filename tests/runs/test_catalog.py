@@ -126,7 +126,7 @@ def test_a_growing_run_is_read_again_and_a_settled_one_is_not(tmp_path):
         catalog.scan()
         assert catalog.version == version
         with growing.session_csv(0, 0, "train").open("a") as table:
-            table.write(",".join(["7", "8", "0", "0", "90", *["0"] * 7]) + "\n")
+            table.write(",".join(["7", "8", "0", "0", "90", *["0"] * 10]) + "\n")
         after = {run.name: run for run in catalog.scan()}
     assert catalog.version == version + 1
     assert after["other"].frame == (90 + 50) / 2

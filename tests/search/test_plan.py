@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
-from slm_lab.search.plan import Halving, plan_search
+from slm_lab.search.plan import (
+    SECONDS_TO_START,
+    Halving,
+    Speed,
+    measure_speed,
+    plan_search,
+    search_seconds,
+)
 from slm_lab.spec import Spec, SpecError, spec_from_dict
+from slm_lab.training.session import Session
 
 SEARCH = {"agent.algorithm.gamma__uniform": [0.9, 0.99]}
 
@@ -85,3 +93,52 @@ def test_a_grid_over_a_continuous_axis_or_one_too_large_is_refused(searched):
     )
     search = {"agent.algorithm.gamma__choice": [0.9, 0.91, 0.92, 0.93, 0.94]}
     assert "the grid has 5 points" in problems(searched(search, meta__search_sampler="grid"))
+
+
+# Time
+
+
+def test_the_time_counts_what_trials_take_to_begin_and_the_cores_that_idle_at_the_end(searched):
+    """5 trials of 2 sessions of 200 frames: 2,000 / 100 s and 10 * 1 s of work on two cores, in
+    three rounds, the last of which leaves a core idle: 3 / 2.5 of 15 s, after the start."""
+    plan = plan_search(searched(env__max_frame=200, meta__max_session=2, meta__max_trial=5))
+    assert search_seconds(plan, plan.most_frames, 2, Speed(100.0, 1.0)) == SECONDS_TO_START + 18.0
+
+
+def test_early_stopping_leaves_no_core_idle(searched):
+    plan = plan_search(
+        searched(
+            env__max_frame=400,
+            meta__max_trial=5,
+            meta__search_scheduler={"grace_period": 100, "reduction_factor": 2},
+        )
+    )
+    assert search_seconds(plan, 1_000, 2, Speed(100.0)) == SECONDS_TO_START + 5.0
+
+
+def test_the_speed_is_that_of_a_trial_in_the_middle_once_it_learns(monkeypatch, tmp_path):
+    """Acting at random, before a replay is full enough to learn from, is several times faster."""
+    monkeypatch.chdir(tmp_path)
+    seen: list[tuple[float, int]] = []
+
+    class Watched(Session):
+        def advance(self, until: int | None = None) -> bool:
+            is_over = super().advance(until)
+            gamma = self._spec.to_dict()["agent"]["algorithm"]["gamma"]
+            seen.append((gamma, self._loop.clock.updates))
+            return is_over
+
+    monkeypatch.setattr("slm_lab.training.session.Session", Watched)
+    algorithm = {"name": "SAC", "training_start_step": 100, "training_frequency": 2}
+    tree = {
+        "agent": {"algorithm": algorithm},
+        "env": {"name": "CartPole-v1", "num_envs": 2, "max_frame": 5_000},
+        "meta": {"compile": "off", "max_trial": 4},
+        "search": {"agent.algorithm.gamma__uniform": [0.5, 0.7]},
+    }
+    speed = measure_speed(spec_from_dict(tree, "tiny"), seconds=0.05)
+    (gamma, before), (_, after) = seen
+    assert gamma == pytest.approx(0.6)
+    assert 1 <= before < after
+    assert speed.frames_per_second > 0
+    assert list(tmp_path.iterdir()) == []

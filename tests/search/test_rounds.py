@@ -82,7 +82,10 @@ def test_a_trial_that_diverges_ends_with_the_floor_and_says_why(make_spec, run_r
     assert [report.frame for report in reports] == [100, 100]  # the other session waits there
     assert reports[-1].done
     assert reports[-1].score == FLOOR
-    assert reports[-1].diverged.startswith("session 0: training diverged at frame 128")
+    assert reports[-1].diverged.startswith(
+        "session 0: env.name: `faulty_env:Faulty-v0` gave reward = inf"
+    )
+    assert "diverged by it at frame 128" in reports[-1].diverged
 
 
 def test_an_infinite_return_is_a_divergence_and_not_the_best_score(make_spec, run_rounds, faulty):
@@ -163,7 +166,7 @@ def test_a_trial_is_finished_on_disk_before_it_reports_that_it_is_done(make_spec
     assert [is_finished(layout, 0, session) for session in (0, 1)] == [False, False]
     assert trial.advance().done
     assert [is_finished(layout, 0, session) for session in (0, 1)] == [True, True]
-    assert layout.session_csv(0, 1, "eval").exists()
+    assert read_session(layout.session_csv(0, 1, "train"))["frame"].max() == 200
 
 
 def test_where_a_trial_may_be_stopped_its_files_are_those_of_that_round(make_spec, tmp_path):
@@ -172,7 +175,7 @@ def test_where_a_trial_may_be_stopped_its_files_are_those_of_that_round(make_spe
     trial.advance()
     before = {path.name: path.stat().st_ino for path in (layout.predir / "model").iterdir()}
     assert read_manifest(layout.checkpoint_dir(0, 0) / "last").frame == 100
-    assert len(read_session(layout.session_csv(0, 0, "eval"))) == 2
+    assert len(read_session(layout.session_csv(0, 0, "train"))) == 2
     trial.close()  # stopped there: nothing is left to write
     after = {path.name: path.stat().st_ino for path in (layout.predir / "model").iterdir()}
     assert after == before

@@ -24,7 +24,7 @@ from slm_lab.api.run import SessionsFailed, run
 from slm_lab.runs.find import find_run, find_search
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.search_journal import Journal
-from slm_lab.search.plan import describe_search
+from slm_lab.search.plan import Speed, describe_search
 from slm_lab.spec import Spec, SpecError, load_spec, spec_from_dict
 from slm_lab.training.options import RunOptions
 from tests.tiny import tiny
@@ -362,7 +362,7 @@ def test_a_dry_run_shows_the_space_the_rule_and_the_time():
         meta__max_trial=6,
         meta__search_scheduler={"grace_period": 1000, "reduction_factor": 3},
     )
-    text = describe_search(spec, speed=100.0)
+    text = describe_search(spec, Speed(100.0))
     assert f"{GAMMA} ~ uniform(0.8, 0.99)" in text
     assert "6 over 1 dimension(s): 6.0 per dimension, the rule is 3 to 4: enough" in text
     assert "108,000 without early stopping" in text
@@ -372,7 +372,7 @@ def test_a_dry_run_shows_the_space_the_rule_and_the_time():
 
 
 def test_too_few_trials_for_the_space_are_named():
-    text = describe_search(spec_to_search(meta__max_trial=2), speed=100.0)
+    text = describe_search(spec_to_search(meta__max_trial=2), Speed(100.0))
     assert "2.0 per dimension, the rule is 3 to 4: too few: set meta.max_trial to 3" in text
 
 

@@ -19,10 +19,14 @@ from slm_lab.spec import (
 from slm_lab.spec.agent import with_defaults
 from slm_lab.spec.algorithm import ALGORITHMS
 
+# What has no default that suits every env.
+CHOSEN: dict[str, dict[str, float]] = {"C51": {"v_min": 0.0, "v_max": 100.0}}
+CHOSEN["Rainbow"] = CHOSEN["C51"]
+
 
 def minimal(algorithm: str, env: str = "CartPole-v1", **agent: Any) -> Spec:
     tree = {
-        "agent": {"algorithm": {"name": algorithm}, **agent},
+        "agent": {"algorithm": {"name": algorithm, **CHOSEN.get(algorithm, {})}, **agent},
         "env": {"name": env, "max_frame": 10_000},
     }
     with warnings.catch_warnings():

@@ -65,7 +65,7 @@ def test_actor_and_critic_remember_together(recurrent_ppo: dict[str, Any]) -> No
     assert "with the same seq_len" in complaint(recurrent_ppo)
 
 
-@pytest.mark.parametrize("name", ["SoftActorCritic", "CrossQ"])
+@pytest.mark.parametrize("name", ["SoftActorCritic", "CrossQ", "TD3", "TQC"])
 def test_algorithms_without_a_recurrent_form_say_which_have_one(
     recurrent_dqn: dict[str, Any], name: str
 ) -> None:

@@ -51,6 +51,33 @@ def test_blocks_become_the_classes_their_names_choose(ppo, dqn):
     assert isinstance(spec_from_dict(ppo).agent.net, MLPNetSpec)
 
 
+def test_a_number_is_a_schedule_that_stays_there_and_the_key_may_be_short(ppo):
+    whole = spec_from_dict(ppo)
+    assert algorithm(ppo).pop("clip_eps_spec") == {"name": "no_decay", "start_val": 0.2}
+    for key in ("clip_eps", "clip_eps_spec"):
+        assert spec_from_dict({**ppo, "agent": with_key(ppo, key, 0.2)}) == whole
+    linear = {"name": "linear_decay", "start_val": 0.3, "end_val": 0.1, "end_step": 100}
+    spec = spec_from_dict({**ppo, "agent": with_key(ppo, "clip_eps", linear)})
+    assert isinstance(spec.agent.algorithm, PPOSpec)
+    assert spec.agent.algorithm.clip_eps_spec.end_val == 0.1
+    assert spec_from_dict(spec.resolved()) == spec, "a spec with all defaults names it once"
+
+
+def with_key(tree: dict[str, Any], key: str, value: object) -> dict[str, Any]:
+    """The block `agent` with another key of the algorithm."""
+    return {**tree["agent"], "algorithm": {**algorithm(tree), key: value}}
+
+
+def test_a_schedule_is_named_as_its_author_wrote_it(ppo):
+    algorithm(ppo)["clip_eps"] = 0.2
+    assert problems(ppo) == {
+        "agent.algorithm.clip_eps": "is short for `clip_eps_spec`; remove one of them"
+    }
+    del algorithm(ppo)["clip_eps_spec"]
+    algorithm(ppo)["clip_eps"] = {"name": "linear", "start_val": 0.2}
+    assert [*problems(ppo)] == ["agent.algorithm.clip_eps.name"]
+
+
 def test_a_spec_cannot_be_changed(ppo):
     spec = spec_from_dict(ppo)
     with pytest.raises(ValidationError):
@@ -205,18 +232,12 @@ def test_null_on_an_optional_key_means_its_default(ppo):
         ("action_pdtype", "Norml"),
         ("clip_vloss", "maybe"),
         ("normalize_advantages", "zscore"),
-        ("clip_eps_spec", 0.2),
+        ("clip_eps_spec", "high"),
     ],
 )
 def test_values_out_of_range_or_kind_are_refused(ppo, key, value):
     algorithm(ppo)[key] = value
     assert "found" in problems(ppo)[f"agent.algorithm.{key}"]
-
-
-def test_a_schedule_given_as_a_number_is_shown_how_to_be_constant(ppo):
-    algorithm(ppo)["entropy_coef_spec"] = 0.01
-    message = problems(ppo)["agent.algorithm.entropy_coef_spec"]
-    assert '{"name": "no_decay", "start_val": 0.01}' in message
 
 
 def test_a_constant_has_one_value(ppo):
@@ -599,3 +620,65 @@ def test_a_privileged_critic_needs_a_critic_of_its_own(ppo, dqn):
     assert "agent.net.shared" in problems(ppo)["env.privileged"]
     dqn["env"]["privileged"] = True
     assert "DQN: it is for ActorCritic and PPO" in problems(dqn)["env.privileged"]
+
+
+# A searched key that the spec does not have
+
+
+@pytest.mark.parametrize(
+    ("key", "arguments", "says"),
+    [
+        (
+            "agent.algorithm.gama__uniform",
+            [0.9, 0.99],
+            "unknown key for PPO. Did you mean `gamma`?",
+        ),
+        (
+            "agent.net.hid_layer__choice",
+            [[64]],
+            "unknown key for MLPNet. Did you mean `hid_layers`?",
+        ),
+        ("env.num_env__choice", [2, 4], "unknown key for env. Did you mean `num_envs`?"),
+        ("meta.max_sesion__choice", [1], "unknown key for meta. Did you mean `max_session`?"),
+        (
+            "agnet.algorithm.lam__uniform",
+            [0.9, 1.0],
+            "unknown key for a spec. Did you mean `agent`?",
+        ),
+        ("env.name.x__choice", [1], "`x` leads nowhere: 'CartPole-v1' has no parts"),
+    ],
+)
+def test_a_search_over_a_key_that_there_is_not_is_refused(key, arguments, says):
+    found = problems(minimal() | {"search": {key: arguments}})
+    assert set(found) == {f"search.{key}"}
+    assert found[f"search.{key}"].startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("key", "arguments"),
+    [
+        ("agent.algorithm.lam__uniform", [0.9, 0.99]),
+        ("agent.algorithm.entropy_coef_spec.start_val__uniform", [0.0, 0.1]),
+        ("agent.net.optim_spec.lr__loguniform", [1e-4, 1e-2]),
+        ("agent.net.hid_layers__choice", [[64], [64, 64]]),
+        ("env.num_envs__choice", [2, 4]),
+    ],
+)
+def test_a_search_over_a_key_that_the_spec_leaves_to_its_default_is_fine(key, arguments):
+    spec, notes = warned(minimal() | {"search": {key: arguments}})
+    assert list(spec.search) == [key]
+    assert notes == []
+
+
+def test_a_search_over_algorithms_may_name_keys_of_some_of_them():
+    search = {"agent.algorithm.name__choice": ["PPO", "SAC"], "agent.algorithm.alpha__choice": [1]}
+    _, notes = warned(minimal() | {"search": search})
+    assert any("agent.algorithm.alpha__choice: not in the spec, nor checked" in n for n in notes)
+
+
+def minimal() -> dict[str, Any]:
+    return {
+        "agent": {"algorithm": {"name": "PPO"}},
+        "env": {"name": "CartPole-v1", "max_frame": 20_000},
+        "meta": {"max_trial": 4},
+    }

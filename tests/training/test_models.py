@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 
 import pytest
+import safetensors.torch
 import torch
 
+from slm_lab.agent.saving import save_models
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec.run_folder import RunFolderError
-from slm_lab.training.saving import load_model, save_models
+from slm_lab.training.saving import load_model
 
 
 def saved(layout) -> dict[str, dict[str, torch.Tensor]]:
@@ -133,3 +135,12 @@ def test_models_that_cannot_all_be_written_leave_the_older_set_whole(tmp_path, m
         "net_model.pt": [0.0, 0.0],
         "net_optim.pt": [0.0, 0.0],
     }
+
+
+def test_a_file_of_safetensors_loads_as_it_was_and_a_damaged_one_is_refused(tmp_path):
+    path = tmp_path / "net_model.safetensors"
+    path.write_bytes(safetensors.torch.save({"bias": torch.tensor([1.0, 2.0])}))
+    assert load_model(path)["bias"].tolist() == [1.0, 2.0]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(RunFolderError, match=r"net_model\.safetensors: is no file of safetensors"):
+        load_model(path)

@@ -27,9 +27,12 @@ ALGORITHMS = [
     "DDQN+PER",
     "SAC",
     "CrossQ",
+    "TD3",
+    "TQC",
 ]
 RECURRENT = ["recurrent PPO", "recurrent DDQN+PER"]
 DISCRETE_ONLY = ("SARSA", "DQN", "DDQN+PER")
+CONTINUOUS_ONLY = ("TD3", "TQC")
 
 # env -> is discrete
 ENVS = {
@@ -74,7 +77,8 @@ def test_a_resumed_session_is_the_uninterrupted_one(tmp_path, algorithm, every_s
         (algorithm, env)
         for algorithm in ALGORITHMS
         for env, is_discrete in ENVS.items()
-        if env != "CartPole-v1" and (is_discrete or algorithm not in DISCRETE_ONLY)
+        if env != "CartPole-v1"
+        and algorithm not in (CONTINUOUS_ONLY if is_discrete else DISCRETE_ONLY)
     ],
 )
 def test_a_resumed_session_is_the_uninterrupted_one_on_other_envs(

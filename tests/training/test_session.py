@@ -10,6 +10,8 @@ from loguru import logger
 
 from slm_lab.agent.learning.learner import DivergenceError
 from slm_lab.analysis.tables import drop_clock, read_session
+from slm_lab.spec.algorithm import ALGORITHMS
+from tests.sessions import ALGORITHMS as TINY
 
 BASE = [
     "total_reward",
@@ -44,10 +46,14 @@ def curve(layout, session=0) -> str:
 def test_the_columns_of_a_curve_are_known_and_in_order(make_spec, run_session, algorithm):
     spec = make_spec(algorithm)
     trained, tried = run_session(spec, mode="train"), run_session(spec, mode="dev")
-    assert list(train_table(trained)) == BASE + OWN[algorithm]
-    assert list(train_table(tried)) == [*BASE, "grad_norm", *OWN[algorithm]]
+    # Those of the original first, where tools expect them.
+    columns, last = ALGORITHMS[algorithm].columns, ["last_100_return", "last_100_length"]
+    assert list(columns[: len(OWN[algorithm])]) == OWN[algorithm]
+    assert list(train_table(trained)) == [*BASE, *columns, "grad_norm", *last]
+    assert list(train_table(tried)) == [*BASE, "grad_norm", *columns, *last]
     assert train_table(tried)["grad_norm"].iloc[-1] > 0
-    assert train_table(trained)[OWN[algorithm]].iloc[-1].notna().all()  # a misspelt one is NaN
+    final = train_table(trained).iloc[-1]
+    assert final["last_100_return"] == final["total_reward"]  # several envs: the same mean
 
 
 def test_rows_come_every_log_frequency_frames_and_at_the_end(make_spec, run_session):
@@ -131,10 +137,29 @@ def test_rigorous_eval_writes_a_table_of_its_own(make_spec, run_session):
     assert set(evaluated["total_reward"]) <= {-1.0, 1.0}
 
 
-def test_without_rigorous_eval_the_eval_table_is_the_training_table(make_spec, run_session):
+def test_without_rigorous_eval_nothing_is_named_an_evaluation(make_spec, run_session):
     layout = run_session(make_spec())
-    train, evaluated = (layout.session_csv(0, 0, mode).read_bytes() for mode in ("train", "eval"))
-    assert train == evaluated
+    assert [path.name for path in layout.predir.rglob("*eval*")] == []
+
+
+def test_a_policy_that_moves_seldom_leaves_no_gaps_in_its_columns(make_spec, run_session):
+    spec = make_spec("SoftActorCritic", agent__algorithm__policy_delay=7, meta__log_frequency=10)
+    table = train_table(run_session(spec, mode="train"))
+    learned = table[table["policy_loss"].notna().cummax()]
+    assert len(learned) > 5
+    assert learned["policy_loss"].notna().all()
+
+
+@pytest.mark.parametrize("algorithm", [name for name in TINY if ALGORITHMS[name].learns])
+def test_every_column_of_an_algorithm_is_filled(make_spec, run_session, algorithm):
+    """A column is a metric that the algorithm's `update` returns: a misspelt one stays empty."""
+    own: dict[str, Any] = {"env__max_t": 3} if algorithm in ("SIL", "PPOSIL") else {}
+    if "discrete" not in ALGORITHMS[algorithm].actions:
+        own["env__name"] = "Pendulum-v1"
+    last = train_table(run_session(make_spec(algorithm, **own), mode="train")).iloc[-1]
+    columns = ALGORITHMS[algorithm].columns
+    assert columns
+    assert [column for column in (*columns, "grad_norm") if math.isnan(last[column])] == []
 
 
 # Endings
@@ -159,8 +184,8 @@ def test_a_reward_that_is_no_number_ends_the_session_and_marks_the_curve(
     make_spec, run_session, faulty, algorithm
 ):
     spec = make_spec(algorithm, env__name=faulty, env__fault="reward")
-    with pytest.raises(DivergenceError, match="diverged at frame 128"):
-        run_session(spec)
+    with pytest.raises(DivergenceError, match="diverged by it at frame 128"):
+        run_session(spec, mode="train")
     table = train_table(run_session.layout)
     assert table["frame"].tolist() == [50, 100, 128]
     assert math.isinf(table["loss"].iloc[-1])

@@ -206,7 +206,7 @@ def test_a_run_that_is_stopped_keeps_what_it_has_and_says_so(
     for session in range(2 if mode == "train" else 1):
         assert f"Session {session} stopped early" in output
         unit = f"tiny_t0_s{session}"
-        assert (predir / "info" / f"{unit}_session_metrics_scalar_eval.json").exists()
+        assert (predir / "info" / f"{unit}_session_metrics_scalar_train.json").exists()
         assert (predir / "model" / f"{unit}_net_model.pt").exists()
         assert (predir / "model" / f"{unit}_ckpt-best_net_model.pt").exists()
     assert (predir / "tiny_t0_trial_graph_mean_returns_vs_frames.png").exists()

@@ -23,7 +23,13 @@ from slm_lab.agent.algorithm.nets import ActorCriticNets, Critic, with_successor
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.learning.compiler import Compiled
 from slm_lab.agent.learning.learner import Learner, State, check_finite, gradient_update
-from slm_lab.agent.learning.returns import discounted_returns, gae, n_step_returns, standardize
+from slm_lab.agent.learning.returns import (
+    discounted_returns,
+    explained_variance,
+    gae,
+    n_step_returns,
+    standardize,
+)
 from slm_lab.spec import ActorCriticSpec, Problem, SILSpec, Spec, SpecError
 from slm_lab.types import Metrics, Rollout
 
@@ -40,6 +46,7 @@ class EvaluatedRollout(NamedTuple):
     action: Tensor
     advantage: Tensor
     target: Tensor  # in the units of the value head
+    explained_variance: Tensor
 
 
 class ActorCritic(SavedInParts):
@@ -91,12 +98,18 @@ class ActorCritic(SavedInParts):
         entropy_coef = scheduled_value(self._spec.entropy_coef_spec, frame)
         self.learner.set_coefficients(entropy_coef=entropy_coef, **self._rates.values(frame))
         rows = self.evaluate(batch) if isinstance(batch, Rollout) else batch
-        self.learner.step(*rows)
+        self.learner.step(rows.obs, rows.action, rows.advantage, rows.target)
         for _ in range(self._spec.critic_iter):
             self._critic_learner.step(rows.obs, rows.target)
         lr = self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
-        values = dict(metrics) | {"entropy_coef": entropy_coef, "lr": lr}
+        explained = rows.explained_variance.item()
+        values = {
+            **metrics,
+            "entropy_coef": entropy_coef,
+            "explained_variance": explained,
+            "lr": lr,
+        }
         steps = len(self.nets.net_states) + self._spec.critic_iter
         return Metrics(values, opt_steps=steps)
 
@@ -120,9 +133,10 @@ class ActorCritic(SavedInParts):
         return self._spec.val_loss_coef * self._value_loss(value, target), {}
 
     @torch.no_grad()
-    def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor]:
-        """Flat [N] advantages, and value targets in the units of the value head."""
-        target, advantage = self._evaluate(
+    def _advantages(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
+        """Flat [N] advantages, value targets in the units of the value head, and how much of the
+        targets' variance the values explain."""
+        target, advantage, explained = self._evaluate(
             *self.critic.units(),
             *self._value_entries.values(),
             rollout.obs,
@@ -132,11 +146,11 @@ class ActorCritic(SavedInParts):
             rollout.truncated,
         )
         (target,) = self.critic.learn_units(target)
-        return advantage, target
+        return advantage, target, explained
 
     def _targets_and_advantages(
         self, mean: Tensor, std: Tensor, *inputs: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """A pure function of the critic and a rollout, in reward units; flat [N]."""
         spec = self._spec
         state = dict(zip(self._value_entries, inputs[:-5], strict=True))
@@ -151,6 +165,7 @@ class ActorCritic(SavedInParts):
         else:
             target = discounted_returns(reward, next_value, *ends, spec.gamma)
         advantage = target - value
+        explained = explained_variance(value, target)
         if spec.normalize_advantages == "standardize":
             advantage = standardize(advantage)
-        return target.flatten(), advantage.flatten()
+        return target.flatten(), advantage.flatten(), explained

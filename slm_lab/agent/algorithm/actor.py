@@ -7,8 +7,10 @@ around the best Q value.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,11 +26,14 @@ from slm_lab.agent.algorithm.distribution import (
 from slm_lab.agent.algorithm.schedule import scheduled_value
 from slm_lab.agent.learning.compiler import Compiled
 from slm_lab.agent.learning.learner import NetState, State
-from slm_lab.agent.net.mlp import MLPNet
+from slm_lab.agent.net.mlp import DuelingMLPNet, MLPNet
+from slm_lab.agent.net.noisy import NoisyLinear
 from slm_lab.agent.net.rows import FORBIDDEN, NumpyPolicy, RowNet, draw_allowed
 from slm_lab.spec import DQNSpec, SARSASpec
 
 Heads = Sequence[Tensor]
+NumpyNoise = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""(input of a layer, noise of the net) -> what is added to its output."""
 
 
 class Choice:
@@ -68,6 +73,10 @@ class Actor:
         self._noise = Noise(
             choice.noise_kind, (setup.num_envs, choice.noise_dim), setup.seeds.act, setup.device
         )
+        self._net_noise = None
+        if net.noise_size:  # each env explores with weights of its own
+            shape = setup.num_envs, net.noise_size
+            self._net_noise = Noise("factors", shape, setup.seeds.noise, setup.device)
         self._privileged = setup.spaces.privileged
         in_numpy = setup.device.type == "cpu" and setup.spaces.obs_dtype == "float32"
         self._numpy = numpy_policy(net.net, setup.num_envs) if in_numpy else None
@@ -80,7 +89,7 @@ class Actor:
         self._exact = not (net.rounds and as_learned)
         self._compiled = None
         if setup.compile_act is not None and self._numpy is None:
-            self._num_inputs = len(choice.inputs(self._noise.first, 0))
+            self._num_inputs = len(choice.inputs(self._noise.first, 0)) + (net.noise_size > 0)
             fixed = self._num_inputs + len(own)
             self._compiled = Compiled(self._pure, mode=setup.compile_act, fixed=fixed)
         self.evaluated: list[Tensor] = []
@@ -94,26 +103,38 @@ class Actor:
         if not explore:  # in torch alone, whatever the net: see Agent.policy
             return self._choice.greedy(self._net.net(obs))
         noise = self._noise()
+        of_net = () if self._net_noise is None else (self._net_noise(),)
         if self._numpy is not None:
-            return self._choice.in_numpy(self._numpy(obs.numpy()), noise, frame)
+            heads = self._numpy(obs.numpy(), *(rows.numpy() for rows in of_net))
+            return self._choice.in_numpy(heads, noise, frame)
         inputs = self._choice.inputs(noise, frame)
-        if self._compiled is None:
-            heads = self._net.net(obs) if self._exact else self._net(self._own, obs)
-            action, *self.evaluated = self._choice(heads, *inputs)
+        if self._compiled is not None:
+            action, *self.evaluated = self._compiled(*of_net, *inputs, *self._tensors, obs)
         else:
-            action, *self.evaluated = self._compiled(*inputs, *self._tensors, obs)
+            plain = self._exact and not of_net
+            found = self._net.net(obs) if plain else self._heads(self._own, obs, *of_net)
+            action, *self.evaluated = self._choice(found, *inputs)
         return action
 
-    def state_dict(self) -> State:
-        return self._noise.state_dict()
+    def state_dict(self) -> dict[str, Any]:
+        if self._net_noise is None:
+            return self._noise.state_dict()
+        return {**self._noise.state_dict(), "net_noise": self._net_noise.state_dict()}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self._noise.load_state_dict(state)
+        if self._net_noise is not None:
+            self._net_noise.load_state_dict(state["net_noise"])
+
+    def _heads(self, state: State, obs: Tensor, *of_net: Tensor) -> Heads:
+        noisy = self._net.with_noise(state, *of_net) if of_net else state
+        return self._net(noisy, obs, exact=self._exact)
 
     def _pure(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         inputs, parameters = tensors[: self._num_inputs], tensors[self._num_inputs : -1]
+        of_net, inputs = inputs[: self._net.noise_size > 0], inputs[self._net.noise_size > 0 :]
         state = dict(zip(self._keys, parameters, strict=True))
-        return self._choice(self._net(state, tensors[-1], exact=self._exact), *inputs)
+        return self._choice(self._heads(state, tensors[-1], *of_net), *inputs)
 
 
 class SampledPolicy(Choice):
@@ -160,10 +181,17 @@ class SampledPolicy(Choice):
 class QExploration(Choice):
     """Explores around the best Q value: epsilon-greedy, Boltzmann or at random.
 
-    The epsilon or temperature is a schedule over frames.
+    The epsilon or temperature is a schedule over frames. `q_value` makes Q values of a head that
+    says more of the return.
     """
 
-    def __init__(self, spec: DQNSpec | SARSASpec, setup: Setup) -> None:
+    def __init__(
+        self,
+        spec: DQNSpec | SARSASpec,
+        setup: Setup,
+        q_value: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self._q_value = q_value
         self._schedule = spec.explore_var_spec
         self._policy = spec.action_policy
         if self._policy == "default":  # the one that suits the pdtype
@@ -177,29 +205,35 @@ class QExploration(Choice):
 
     def __call__(self, heads: Heads, *inputs: Tensor) -> tuple[Tensor, ...]:
         explore_var, noise = inputs
+        q_value = self._q(heads[0])
         if self._policy == "boltzmann":
-            return (boltzmann(heads[0], explore_var, noise),)
+            return (boltzmann(q_value, explore_var, noise),)
         if self._policy == "random":
             explore_var = torch.ones_like(explore_var)
         if self._has_masks:
-            return (masked_epsilon_greedy(heads[0], explore_var, noise),)
-        return (epsilon_greedy(heads[0], explore_var, noise),)
+            return (masked_epsilon_greedy(q_value, explore_var, noise),)
+        return (epsilon_greedy(q_value, explore_var, noise),)
 
     def greedy(self, heads: Heads) -> Tensor:
-        return heads[0].argmax(-1)
+        return self._q(heads[0]).argmax(-1)
 
     def inputs(self, noise: Tensor, frame: int) -> tuple[Tensor, ...]:
         return self._explore_var.fill_(self.explore_var(frame)), noise
 
     def in_numpy(self, heads: list[np.ndarray], noise: Tensor, frame: int) -> Tensor:
         if self._policy == "epsilon_greedy" and not self._has_masks:
-            epsilon = self.explore_var(frame)
-            return torch.from_numpy(numpy_epsilon_greedy(heads[0], epsilon, noise.numpy()))
+            epsilon, q_value = self.explore_var(frame), heads[0]
+            if self._q_value is not None:
+                q_value = self._q_value(torch.from_numpy(q_value)).numpy()
+            return torch.from_numpy(numpy_epsilon_greedy(q_value, epsilon, noise.numpy()))
         return self([torch.from_numpy(heads[0])], *self.inputs(noise, frame))[0]
 
     def explore_var(self, frame: int) -> float:
         """Epsilon or temperature."""
         return scheduled_value(self._schedule, frame)
+
+    def _q(self, head: Tensor) -> Tensor:
+        return head if self._q_value is None else self._q_value(head)
 
 
 def epsilon_greedy(q_value: Tensor, epsilon: Tensor, noise: Tensor) -> Tensor:
@@ -278,10 +312,12 @@ class Noise:
 
     def _draw(self) -> Sequence[Tensor]:
         # Drawn on the CPU whatever the device, so that one seed means one stream everywhere.
-        draw = torch.randn if self._kind == "normal" else torch.rand
+        draw = torch.randn if self._kind in ("normal", "factors") else torch.rand
         noise = draw(self._shape, generator=self._generator)
         if self._kind == "gumbel":
             noise = -(-noise.clamp_min(torch.finfo(torch.float32).tiny).log()).log()
+        elif self._kind == "factors":  # of the noise of a NoisyLinear: sgn(x) sqrt|x|
+            noise = noise.sign() * noise.abs().sqrt()
         return noise.to(self._device).unbind(0)
 
 
@@ -304,14 +340,19 @@ def numpy_policy(net: nn.Module, rows: int) -> NumpyPolicy | None:
         inside = numpy_policy(net.net, rows)
         if inside is None:
             return None
-        return lambda seen: net.in_numpy(inside, seen)
-    if type(net) is not MLPNet or rows > MAX_ROWS:  # a subclass may compute anything
+        return lambda *seen: net.in_numpy(inside, *seen)
+    if type(net) not in (MLPNet, DuelingMLPNet) or rows > MAX_ROWS:  # others compute anything
         return None
-    tails = list(net.tails) if isinstance(net.tails, nn.ModuleList) else [net.tails]
-    heads = [list(tail) for tail in tails if isinstance(tail, nn.Sequential)]
-    body = [(net.model[i], net.model[i + 1]) for i in range(0, len(net.model) - 1, 2)]
+    heads: list[list[nn.Module]]
+    if isinstance(net, DuelingMLPNet):
+        model, heads = net.model_body, [[net.v], [net.adv]]
+    else:
+        assert isinstance(net, MLPNet)
+        tails = list(net.tails) if isinstance(net.tails, nn.ModuleList) else [net.tails]
+        model, heads = net.model, [list(tail.children()) for tail in tails]
+    body = [(model[i], model[i + 1]) for i in range(0, len(model) - 1, 2)]
     is_plain = (
-        len(net.model) == 2 * len(body)
+        len(model) == 2 * len(body)
         and all(isinstance(a, nn.Linear) and type(b) in _IN_PLACE for a, b in body)
         and all(len(head) == 1 and isinstance(head[0], nn.Linear) for head in heads)
     )
@@ -320,17 +361,26 @@ def numpy_policy(net: nn.Module, rows: int) -> NumpyPolicy | None:
         return None
     if any(layer.weight.device.type != "cpu" for layer in linear):
         return None
-    hidden = [(*_views(a), _IN_PLACE[type(b)]) for a, b in body]
-    outputs = [_views(head[0]) for head in heads]
+    noise_at = _noise_places(net)
+    hidden = [(*_views(a, noise_at), _IN_PLACE[type(b)]) for a, b in body]
+    outputs = [_views(head[0], noise_at) for head in heads]
     log_std = net.log_std.numpy() if hasattr(net, "log_std") else None
+    join = net.join if isinstance(net, DuelingMLPNet) else None
 
-    def forward(obs: np.ndarray) -> list[np.ndarray]:
+    def forward(obs: np.ndarray, noise: np.ndarray | None = None) -> list[np.ndarray]:
         x = obs.reshape(obs.shape[0], -1)
-        for weight, bias, activate in hidden:
-            x = x @ weight
+        for weight, bias, noisy, activate in hidden:
+            seen, x = x, x @ weight
             x += bias
+            if noise is not None:
+                x += noisy(seen, noise)
             activate(x)
-        heads = [x @ weight + bias for weight, bias in outputs]
+        heads = [x @ weight + bias for weight, bias, _ in outputs]
+        if noise is not None:
+            parts = zip(heads, outputs, strict=True)
+            heads = [head + noisy(x, noise) for head, (*_, noisy) in parts]
+        if join is not None:
+            return [join(*map(torch.from_numpy, heads)).numpy()]
         if log_std is not None:
             # Copied, because torch warns of arrays that cannot be written, such as a broadcast.
             heads.append(np.broadcast_to(log_std, heads[0].shape).copy())
@@ -339,6 +389,27 @@ def numpy_policy(net: nn.Module, rows: int) -> NumpyPolicy | None:
     return forward
 
 
-def _views(layer: nn.Module) -> tuple[np.ndarray, np.ndarray]:
+def _noise_places(net: nn.Module) -> dict[nn.Module, int]:
+    """Noisy layers -> where in the noise of the net theirs begins."""
+    layers = [layer for layer in net.modules() if isinstance(layer, NoisyLinear)]
+    ends = itertools.accumulate(layer.noise_size for layer in layers)
+    return dict(zip(layers, [0, *ends], strict=False))
+
+
+def _views(
+    layer: nn.Module, noise_at: Mapping[nn.Module, int]
+) -> tuple[np.ndarray, np.ndarray, NumpyNoise]:
+    """Weight, bias, and what noise adds to the layer's output, as `NoisyLinear` for rows apart."""
     assert isinstance(layer, nn.Linear)
-    return layer.weight.detach().numpy().T, layer.bias.detach().numpy()
+    weight, bias = layer.weight.detach().numpy().T, layer.bias.detach().numpy()
+    if not isinstance(layer, NoisyLinear):
+        return weight, bias, lambda x, noise: np.zeros((), np.float32)
+    middle = noise_at[layer] + layer.in_features
+    inputs, outputs = slice(noise_at[layer], middle), slice(middle, middle + layer.out_features)
+    sigma, of_bias = layer.weight_sigma.detach().numpy().T, layer.bias_sigma.detach().numpy()
+
+    def noisy(x: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        added: np.ndarray = noise[:, outputs] * ((x * noise[:, inputs]) @ sigma + of_bias)
+        return added
+
+    return weight, bias, noisy

@@ -35,10 +35,11 @@ class AgentSeeds:
     act: int
     learn: int
     memory: int
+    noise: int  # of weights while acting
 
     @classmethod
     def spawn(cls, seed: int) -> AgentSeeds:
-        return cls(*(int(c.generate_state(1)[0]) for c in np.random.SeedSequence(seed).spawn(4)))
+        return cls(*(int(c.generate_state(1)[0]) for c in np.random.SeedSequence(seed).spawn(5)))
 
 
 @dataclass(frozen=True, slots=True)

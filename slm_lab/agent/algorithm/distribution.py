@@ -22,7 +22,7 @@ from slm_lab.spec.record import imported_object
 from slm_lab.spec.trust import is_own
 from slm_lab.types import Spaces
 
-NoiseKind = Literal["gumbel", "normal", "uniform"]
+NoiseKind = Literal["gumbel", "normal", "uniform", "factors"]
 
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 2.0
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)

@@ -1,6 +1,9 @@
 """The DQN family: VanillaDQN (no target net), DQN (Mnih et al. 2015), DoubleDQN (van Hasselt 2016).
 
 Deviation: a target net starts as a copy of the online net.
+
+A noisy net (Fortunato et al. 2018) draws noise for each env that acts. A gradient step has three
+draws: for the loss, for the values of the next state, and for the choice of the next action.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from slm_lab.agent.algorithm.actor import Actor, QExploration
+from slm_lab.agent.algorithm.actor import Actor, Noise, QExploration
 from slm_lab.agent.algorithm.base import SavedInParts, Setup, make_loss
 from slm_lab.agent.algorithm.nets import TargetUpdate, make_q_net
 from slm_lab.agent.algorithm.schedule import LearningRates
@@ -21,6 +24,7 @@ from slm_lab.agent.learning.learner import (
     gradients,
     replay_minibatches,
 )
+from slm_lab.agent.net.rows import FORBIDDEN
 from slm_lab.spec import DQNSpec, Spec
 from slm_lab.types import Metrics, ReplayBatch
 
@@ -36,14 +40,21 @@ def td_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_select: T
 
 
 class DQN(SavedInParts):
-    """Owns the Q net, its target, optimiser and exploration schedule."""
+    """Owns the Q net, its target, optimiser and exploration schedule.
+
+    The net says the mean of each action's return. A subclass whose net says more says how many
+    numbers that takes (`atoms`), what their `mean`, their `target` and their loss are.
+    """
+
+    atoms = 1
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
         self._spec = own = cast(DQNSpec, spec.agent.algorithm)
+        self._has_masks = setup.spaces.mask > 0
         self._batch_size = size = spec.agent.memory.batch_size
         self._targets = {"target_net": "net"} if spec.agent.algorithm_info.target_net else {}
         net = spec.agent.net
-        self._q = make_q_net(net, setup)
+        self._q = make_q_net(net, setup, self.atoms)
         self.modules = {"net": self._q.net}
         state = self._q.initial_state() | {"td_error": torch.zeros(size, device=setup.device)}
         if self._targets:
@@ -59,7 +70,8 @@ class DQN(SavedInParts):
             state, self._step, compile=setup.compile, eager_steps=setup.eager_steps
         )
         self._rates = LearningRates({"net": net}, max(own.training_frequency, setup.num_envs))
-        self._exploration = QExploration(own, setup)
+        q_value = None if self.atoms == 1 else self.q_value
+        self._exploration = QExploration(own, setup, q_value)
         self.act = Actor(self._q, self._exploration, state, setup)
         self._parts = {
             "learner": self.learner,
@@ -67,6 +79,39 @@ class DQN(SavedInParts):
             "rates": self._rates,
             "target_update": self._target_update,
         }
+        self._noise = None
+        if self._q.noise_size:
+            shape = 2 + own.is_double, self._q.noise_size
+            self._noise = self._parts["noise"] = Noise(
+                "factors", shape, setup.seeds.learn, setup.device
+            )
+
+    def q_value(self, outputs: Tensor) -> Tensor:
+        """Outputs [N, A * K] of the net -> Q values [N, A]; that of a forbidden action stays so."""
+        if self.atoms == 1:
+            return outputs
+        numbers = outputs.view(-1, outputs.shape[-1] // self.atoms, self.atoms)
+        mean = self.mean(numbers)
+        if not self._has_masks:
+            return mean
+        return torch.where(numbers[..., 0] == FORBIDDEN, FORBIDDEN, mean)
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        """Mean return [..., A] of what the net says [..., A, K]."""
+        return numbers.squeeze(-1)
+
+    def target(
+        self, reward: Tensor, discount: Tensor, next_outputs: Tensor, next_q_select: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """(what each row learns, metrics of it)."""
+        return td_target(reward, discount, next_outputs, next_q_select), {}
+
+    def row_loss(
+        self, outputs: Tensor, action: Tensor, target: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(loss, Q value, TD error or what else priorities are made of) of each row."""
+        q_value = outputs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        return self._row_loss(q_value, target), q_value, target - q_value
 
     def to_env(self, action: Tensor) -> Tensor:
         return action
@@ -77,7 +122,7 @@ class DQN(SavedInParts):
         td_errors = []
         for rows in replay_minibatches(batch, self._batch_size):
             for _ in range(self._spec.training_batch_iter):
-                self.learner.step(*rows)
+                self.learner.step(*rows, *(() if self._noise is None else (self._noise(),)))
             td_errors.append(self.learner.state["td_error"].clone())
         lr = self._rates.advance(frame, len(td_errors) // self._spec.training_iter)
         metrics = check_finite(self.learner.mean_metrics(), frame)
@@ -103,31 +148,40 @@ class DQN(SavedInParts):
         next_obs: Tensor,
         discount: Tensor,
         weight: Tensor,
+        noise: Tensor | None = None,
     ) -> tuple[State, dict[str, Tensor]]:
         obs = self._q.in_sequences(obs)
         if self._spec.n_step == 1:
             # After several rewards successors skip and repeat steps, so they are no sequences: each
             # is read alone, from the recurrent state stored with it.
             next_obs = self._q.in_sequences(next_obs)
-        target = self._td_target(state, reward, next_obs, discount)
+        target, of_target = self._td_target(state, reward, next_obs, discount, noise)
 
         def loss(state: State) -> tuple[Tensor, dict[str, Tensor]]:
-            q_values = self._q(state, obs, training=True)[0]
-            q_value = q_values.gather(-1, action.unsqueeze(-1)).squeeze(-1)
-            loss = (weight * self._row_loss(q_value, target)).mean()
-            return loss, {"q_value": q_value.mean(), "td_error_rows": target - q_value}
+            outputs = self._q(state, obs, training=True)[0]
+            rows, q_value, td_error = self.row_loss(outputs, action, target)
+            metrics = {"q_value": q_value.mean(), **of_target, "td_error_rows": td_error}
+            return (weight * rows).mean(), metrics
 
-        grads, metrics = gradients(loss, state, ["net"])
+        grads, metrics = gradients(loss, self._with_noise(state, noise, 0), ["net"])
         changes, norm = self._q.optimizer_step(state, grads["net"])
         changes["td_error"] = metrics.pop("td_error_rows")
         changes |= self._target_update.moved(state | changes, self._targets)
         return changes, metrics | {"grad_norm": norm}
 
     def _td_target(
-        self, state: State, reward: Tensor, next_obs: Tensor, discount: Tensor
-    ) -> Tensor:
+        self,
+        state: State,
+        reward: Tensor,
+        next_obs: Tensor,
+        discount: Tensor,
+        noise: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         slow = {**state, "net": state["target_net"]} if self._targets else state
-        target = select = self._q(slow, next_obs)[0]
-        if self._spec.name == "DoubleDQN" and self._targets:
-            select = self._q(state, next_obs)[0]
-        return td_target(reward, discount, target, select)
+        target = select = self._q(self._with_noise(slow, noise, 1), next_obs)[0]
+        if self._spec.is_double:
+            select = self._q(self._with_noise(state, noise, 2), next_obs)[0]
+        return self.target(reward, discount, target, self.q_value(select))
+
+    def _with_noise(self, state: State, noise: Tensor | None, use: int) -> State:
+        return state if noise is None else self._q.with_noise(state, noise[use])

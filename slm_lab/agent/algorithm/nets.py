@@ -23,7 +23,7 @@ from slm_lab.agent.net.recurrent import RecurrentNet
 from slm_lab.agent.net.rows import inner_net, make_row_net
 from slm_lab.agent.preprocessor import RunningMoments
 from slm_lab.spec import NetSpec, Problem, SpecError
-from slm_lab.types import Rollout
+from slm_lab.types import Rollout, Spaces
 
 
 def policy_heads(
@@ -39,8 +39,14 @@ def policy_heads(
 
 
 def make_policy_net(distribution: ActionDistribution, spec: NetSpec) -> nn.Module:
-    dims, log_std_dim = policy_heads(distribution, spec)
-    net = make_row_net(spec, distribution.spaces, dims, log_std_dim, masked_heads=True)
+    return make_actor_net(spec, distribution.spaces, *policy_heads(distribution, spec))
+
+
+def make_actor_net(
+    spec: NetSpec, spaces: Spaces, dims: tuple[int, ...], log_std_dim: int | None = None
+) -> nn.Module:
+    """A net whose heads are a policy's: of a distribution, or the action itself."""
+    net = make_row_net(spec, spaces, dims, log_std_dim, masked_heads=True)
     for head in _heads(net)[: len(dims)]:
         init_head(head, spec.actor_init_std)
     return net
@@ -240,7 +246,7 @@ def with_successors(value: Tensor, final_value: Tensor, truncated: Tensor) -> tu
     return rows[:-1], torch.where(truncated, final_value, rows[1:])
 
 
-Pair = tuple[Tensor, Tensor]
+QValues = tuple[Tensor, ...]  # of each critic
 
 
 def polyak(target: Tensor, online: Tensor, share: float) -> Tensor:
@@ -288,28 +294,44 @@ class TargetUpdate:
         return {t: polyak(state[t], state[online], self.share) for t, online in pairs.items()}
 
 
-def make_q_net(spec: NetSpec, setup: Setup) -> NetState:
-    """The net "net" of Q values, one per action."""
+def make_q_net(spec: NetSpec, setup: Setup, atoms: int = 1) -> NetState:
+    """The net "net" of Q values, one per action, or `atoms` numbers side by side for each."""
+    sizes = tuple(size * atoms for size in setup.spaces.action_sizes)
     with initialising(setup.seeds.net):
-        net = make_row_net(spec, setup.spaces, setup.spaces.action_sizes, masked_heads=True)
+        net = make_row_net(spec, setup.spaces, sizes, masked_heads=True, atoms=atoms)
     return NetState("net", net.to(setup.device), spec, setup.precision)
 
 
 class TwinCritic:
-    """A pair of critics. Continuous ones read (s, a) and give one value, discrete ones read s.
+    """A pair of critics, or as many as `count` says.
 
-    With targets (SAC) they bootstrap from slow copies. `crossed` critics (CrossQ) have none: they
-    read (s, a) and (s', a') in one pass, so that batch norm treats both sides alike.
+    Continuous ones read (s, a) and give one value, discrete ones read s. A value is `outputs`
+    numbers, on an axis of their own if there are more than one.
+
+    With targets they bootstrap from slow copies, as those of SAC and TD3 do. `crossed` critics
+    (CrossQ) have them only where their net says so: they read (s, a) and (s', a') in one pass, so
+    that batch norm treats both sides alike.
     """
 
     def __init__(
-        self, spec: NetSpec, setup: Setup, *, crossed: bool, spectral_norm: bool = False
+        self,
+        spec: NetSpec,
+        setup: Setup,
+        *,
+        crossed: bool,
+        spectral_norm: bool = False,
+        count: int = 2,
+        outputs: int = 1,
     ) -> None:
         spaces = setup.spaces
         actions = spaces.action_sizes[0]
-        joined, out_dim = (actions, 1) if spaces.is_continuous else (0, actions)
+        joined, values = (actions, 1) if spaces.is_continuous else (0, actions)
+        out_dim = values * outputs
+        # The axes of an output after its rows: actions, unless one is given, and numbers.
+        self._axes = (actions,) * (not spaces.is_continuous) + (outputs,) * (outputs > 1)
         nets = [
-            make_row_net(spec, spaces, (out_dim,), joined=joined).to(setup.device) for _ in range(2)
+            make_row_net(spec, spaces, (out_dim,), joined=joined).to(setup.device)
+            for _ in range(count)
         ]
         if spectral_norm:
             for net in nets:
@@ -318,7 +340,8 @@ class TwinCritic:
             NetState(f"q{i}_net", net, spec, setup.precision) for i, net in enumerate(nets, start=1)
         ]
         self._crossed = crossed
-        followed = [] if crossed else [net.name for net in self.net_states]
+        has_targets = not crossed or spec.update_type is not None
+        followed = [net.name for net in self.net_states] if has_targets else []
         self.targets = {f"target_{name}": name for name in followed}
         """Names of target nets -> names of the nets that they follow."""
 
@@ -329,29 +352,42 @@ class TwinCritic:
         action: Tensor | None,
         next_obs: Tensor,
         next_action: Tensor | None,
-    ) -> tuple[Pair, Pair]:
-        """(Q1, Q2) at (s, a), with gradient, and at (s', a') for the target, without."""
+    ) -> tuple[QValues, QValues]:
+        """Q of each critic at (s, a), with gradient, and at (s', a') for the target, without."""
         inputs = _join(obs, action)
         if self._crossed:
             inputs = torch.cat([inputs, _join(next_obs, next_action)])
-            first, second = self._pair(state, inputs, action, training=True)
+            frozen = self._frozen(state)  # statistics as they are before they move
+            both = self._each(state, inputs, training=True)
+            later = self._each(frozen, inputs, training=True) if self.targets else both
             rows = obs.shape[0]
-            return (first[:rows], second[:rows]), (first[rows:].detach(), second[rows:].detach())
-        current = self._pair(state, inputs, action, training=True)
-        frozen = state | {online: state[target] for target, online in self.targets.items()}
-        target = self.values(frozen, next_obs, next_action)
-        return current, (target[0].detach(), target[1].detach())
+            return tuple(q[:rows] for q in both), tuple(q[rows:].detach() for q in later)
+        current = self._each(state, inputs, training=True)
+        target = self.values(self._frozen(state), next_obs, next_action)
+        return current, tuple(q.detach() for q in target)
 
-    def values(self, state: State, obs: Tensor, action: Tensor | None) -> Pair:
-        """(Q1, Q2) for the actor's loss: critics in eval mode."""
-        return self._pair(state, _join(obs, action), action)
+    def values(
+        self, state: State, obs: Tensor, action: Tensor | None, first: int | None = None
+    ) -> QValues:
+        """Q of each critic, or of the `first` ones, for the actor's loss: critics in eval mode."""
+        return self._each(state, _join(obs, action), first)
 
-    def _pair(
-        self, state: State, inputs: Tensor, action: Tensor | None, *, training: bool = False
-    ) -> Pair:
-        """(Q1, Q2): [N], or [N, A] for discrete actions, which are no input (`action` is None)."""
-        first, second = (net(state, inputs, training=training)[0] for net in self.net_states)
-        return (first, second) if action is None else (first.squeeze(-1), second.squeeze(-1))
+    def _frozen(self, state: State) -> State:
+        """A state whose critics are the targets; batch statistics move in copies of their own."""
+        copies = {}
+        if self._crossed and self.targets:
+            buffers = tuple(f"{net.name}.buffer." for net in self.net_states)
+            copies = {k: value.clone() for k, value in state.items() if k.startswith(buffers)}
+        return state | copies | {online: state[target] for target, online in self.targets.items()}
+
+    def _each(
+        self, state: State, inputs: Tensor, first: int | None = None, *, training: bool = False
+    ) -> QValues:
+        """Q of each: [N], or [N, A] for discrete actions, which are no input."""
+        return tuple(
+            net(state, inputs, training=training)[0].view(-1, *self._axes)
+            for net in self.net_states[:first]
+        )
 
 
 def _bound_last_hidden_layer(net: nn.Module) -> None:

@@ -27,7 +27,7 @@ from slm_lab.agent.learning.learner import (
     check_finite,
     gradient_update,
 )
-from slm_lab.agent.learning.returns import gae, standardize
+from slm_lab.agent.learning.returns import explained_variance, gae, standardize
 from slm_lab.spec import PPOSILSpec, PPOSpec, Spec, ppo_minibatch_size
 from slm_lab.types import Metrics, Rollout
 
@@ -131,6 +131,7 @@ class PPO(SavedInParts):
         self.learner.set_coefficients(**coefficients, **self._rates.values(frame))
         rollout = self.evaluate(rollout)
         rows = self._rows(rollout)
+        explained = explained_variance(rows.old_value, rows.target)
         length, envs = rollout.reward.shape
         steps = 0
         for epoch in range(spec.training_epoch):
@@ -153,7 +154,8 @@ class PPO(SavedInParts):
         lr = self._rates.advance(frame)
         metrics = check_finite(self.learner.mean_metrics(), frame)
         opt_steps = steps * len(self.nets.net_states)
-        return Metrics({**metrics, **coefficients, "lr": lr}, opt_steps=opt_steps)
+        values = {**metrics, **coefficients, "explained_variance": explained.item(), "lr": lr}
+        return Metrics(values, opt_steps=opt_steps)
 
     @torch.no_grad()
     def evaluate(self, rollout: Rollout) -> Rollout:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 from typing import Any, cast
 
 import torch
@@ -19,8 +21,14 @@ from slm_lab.agent.algorithm.actor import Actor, SampledPolicy
 from slm_lab.agent.algorithm.base import SavedInParts, Setup, initialising, make_loss
 from slm_lab.agent.algorithm.distribution import Categorical, TanhNormal, make_action_distribution
 from slm_lab.agent.algorithm.nets import TargetUpdate, TwinCritic, make_policy_net
-from slm_lab.agent.algorithm.ppo import symlog
 from slm_lab.agent.algorithm.schedule import LearningRate, LearningRates
+from slm_lab.agent.algorithm.soft_return import (
+    CategoricalReturn,
+    Outputs,
+    ScalarReturn,
+    SoftReturn,
+    Values,
+)
 from slm_lab.agent.learning.learner import (
     Learner,
     NetState,
@@ -33,23 +41,6 @@ from slm_lab.agent.learning.learner import (
 from slm_lab.agent.net.rows import allowed_actions, draw_allowed, latest_mask
 from slm_lab.spec import CrossQSpec, SoftActorCriticSpec, Spec
 from slm_lab.types import Metrics, ReplayBatch
-
-Values = dict[str, Tensor]
-
-
-def soft_target(
-    reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob: Tensor, alpha: Tensor
-) -> Tensor:
-    """r + discount * (Q(s', a') - alpha log pi(a'|s')), continuous."""
-    return reward + discount * (next_q - alpha * next_log_prob)
-
-
-def soft_target_discrete(
-    reward: Tensor, discount: Tensor, next_q: Tensor, next_log_probs: Tensor, alpha: Tensor
-) -> Tensor:
-    """r + discount * E_pi[Q(s', .) - alpha log pi(.|s')], exact. Q and log-probs are [N, A]."""
-    soft = next_q - alpha * next_log_probs
-    return reward + discount * (next_log_probs.exp() * soft).sum(-1)
 
 
 def actor_loss(q_value: Tensor, log_prob: Tensor, alpha: Tensor) -> Tensor:
@@ -88,12 +79,18 @@ class SoftActorCritic(SavedInParts):
         )
         given = own.training_start_step
         self._random_frames = max(1000, batch_size) if given is None else given
+        self._return = self._make_return(spec)
         with initialising(setup.seeds.net):
             policy_net = make_policy_net(self._action_distribution, actor).to(setup.device)
             self._actor = NetState("net", policy_net, actor, setup.precision)
             is_crossed = own.name == "CrossQ"
             self._critics = TwinCritic(
-                critic, setup, crossed=is_crossed, spectral_norm=own.spectral_norm
+                critic,
+                setup,
+                crossed=is_crossed,
+                spectral_norm=own.spectral_norm,
+                count=self._return.num_critics,
+                outputs=self._return.size,
             )
         log_alpha = LogAlpha(own.init_alpha).to(setup.device)
         unclipped = actor.model_copy(update={"clip_grad_val": None})
@@ -102,7 +99,6 @@ class SoftActorCritic(SavedInParts):
         self.modules = {net.name: net.net for net in (*nets, self._alpha)}
         state = self._initial_state([*nets, self._alpha], setup)
         self._target_update = TargetUpdate(critic, env_steps_per_gradient_step=1.0)
-        self._row_loss = make_loss(critic.loss_spec, reduction="none")
         # Two graphs over one state: with a policy delay most updates move the critics alone.
         self.learner = Learner(
             state, self._full_step, compile=setup.compile, eager_steps=setup.eager_steps
@@ -246,20 +242,22 @@ class SoftActorCritic(SavedInParts):
         def loss(state: State) -> tuple[Tensor, Values]:
             if isinstance(policy, Categorical):
                 now, later = self._critics.current_and_target_q(state, obs, None, next_obs, None)
-                target = soft_target_discrete(
-                    reward, discount, (later[0] + later[1]) / 2, policy.log_probs(), alpha
+                target, metrics = self._return.target_discrete(
+                    reward, discount, later, policy.log_probs(), alpha
                 )
-                chosen = action.unsqueeze(-1)
-                q1, q2 = (q.gather(-1, chosen).squeeze(-1) for q in now)
+                now = tuple(_of_action(output, action) for output in now)
             else:
                 u = policy.sample(next_noise)
-                (q1, q2), later = self._critics.current_and_target_q(
+                now, later = self._critics.current_and_target_q(
                     state, obs, action, next_obs, u.tanh()
                 )
-                next_q = torch.min(*later)
-                target = soft_target(reward, discount, next_q, policy.log_prob(u), alpha)
-            rows = self._critic_rows(q1, target) + self._critic_rows(q2, target)
-            metrics = {"q_value": q1.mean(), "rows": (target - (q1 + q2) / 2)}
+                target, metrics = self._return.target(
+                    reward, discount, later, policy.log_prob(u), alpha
+                )
+            rows = reduce(add, [self._return.loss(output, target) for output in now])
+            q_values = [self._return.mean(output) for output in now]
+            td_error = self._return.target_mean(target) - reduce(add, q_values) / len(now)
+            metrics |= {"q_value": q_values[0].mean(), "rows": td_error}
             return (weight * rows).mean(), metrics
 
         critics = self._critics.net_states
@@ -269,21 +267,20 @@ class SoftActorCritic(SavedInParts):
 
     def _actor_step(self, state: State, obs: Tensor, noise: Tensor) -> tuple[State, Values, Tensor]:
         alpha = self._current_alpha(state)
-        coefficient = self._spec.entropy_penalty_coef
 
         def loss(state: State) -> tuple[Tensor, Values]:
             policy = self._policy(state, obs, training=True)
             if isinstance(policy, Categorical):
-                q1, q2 = self._critics.values(state, obs, None)
+                q1, q2 = self._q_values(state, obs, None)
                 loss = actor_loss_discrete(((q1 + q2) / 2).detach(), policy.log_probs(), alpha)
                 entropy = policy.entropy()
-                loss = loss + coefficient * 0.5 * (state["entropy_ema"] - entropy.mean()).square()
+                drift = state["entropy_ema"] - entropy.mean()
+                loss = loss + self._spec.entropy_penalty_coef * 0.5 * drift.square()
             else:
                 u = policy.sample(noise)
                 log_prob = policy.log_prob(u)
-                loss = actor_loss(
-                    torch.min(*self._critics.values(state, obs, u.tanh())), log_prob, alpha
-                )
+                q_value = self._return.policy_value(self._q_values(state, obs, u.tanh()))
+                loss = actor_loss(q_value, log_prob, alpha)
                 entropy = -log_prob
             return loss, {"policy_loss": loss, "entropy": entropy.mean(), "rows": entropy}
 
@@ -316,10 +313,14 @@ class SoftActorCritic(SavedInParts):
         allowed = allowed_actions(latest_mask(obs, self._setup.spaces)).sum(-1)
         return allowed.log() / math.log(self._action_dim)
 
-    def _critic_rows(self, q_value: Tensor, target: Tensor) -> Tensor:
-        if self._spec.symlog:
-            return self._row_loss(symlog(q_value), symlog(target))
-        return self._row_loss(q_value, target)
+    def _make_return(self, spec: Spec) -> SoftReturn:
+        if self._spec.critic.is_categorical:
+            return CategoricalReturn(self._spec.critic)
+        row_loss = make_loss(spec.agent.critic.loss_spec, reduction="none")
+        return ScalarReturn(row_loss, in_symlog=self._spec.symlog)
+
+    def _q_values(self, state: State, obs: Tensor, action: Tensor | None) -> Outputs:
+        return tuple(self._return.mean(each) for each in self._critics.values(state, obs, action))
 
     def _policy(
         self, state: State, obs: Tensor, *, training: bool = False
@@ -355,3 +356,9 @@ class SoftActorCritic(SavedInParts):
             return [(empty, empty)] * count
         noise = torch.randn(shape, generator=self._generator).to(self._setup.device)
         return [(pair[0], pair[1]) for pair in noise.unbind(0)]
+
+
+def _of_action(output: Tensor, action: Tensor) -> Tensor:
+    """What an output for all actions, [N, A] or [N, A, K], says of one action [N]."""
+    chosen = action.view(-1, 1, *[1] * (output.dim() - 2)).expand(-1, 1, *output.shape[2:])
+    return output.gather(1, chosen).squeeze(1)

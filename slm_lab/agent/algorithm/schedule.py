@@ -21,7 +21,7 @@ def scheduled_value(spec: ScheduleSpec | None, frame: int, default: float = 0.0)
     """Compute the value of a schedule at a frame; without a spec, `default`."""
     if spec is None:
         return default
-    if is_own(spec.name):
+    if ":" in spec.name:  # module:Class of the user's own
         return float(_own(spec.name, json.dumps(spec.arguments, sort_keys=True)).value(frame))
     start = spec.start_val
     end = start if spec.end_val is None else spec.end_val

@@ -59,10 +59,16 @@ class NetState:
         self._names = [key for key, _ in named]
         self._shapes = [p.shape for _, p in named]
         self._sizes = [p.numel() for _, p in named]
-        self._flat = torch.cat([p.detach().reshape(-1) for _, p in named])
+        self._unit_weights = _layer_weights(net) if spec.unit_weights else frozenset()
+        self._flat = self._projected(torch.cat([p.detach().reshape(-1) for _, p in named]))
         is_matrix = [torch.full((p.numel(),), float(p.dim() > 1)) for _, p in named]
         self._decay_mask = torch.cat(is_matrix).to(self._flat.device)
         self.seq_len: int | None = getattr(net, "seq_len", None)
+        self._noise_sizes = {
+            f"{name}.buffer.{path}.noise": int(layer.noise_size)
+            for path, layer in net.named_modules()
+            if isinstance(getattr(layer, "noise_size", None), int)
+        }
         for (_, parameter), view in zip(named, self._views(self._flat), strict=True):
             parameter.data = view
             parameter.requires_grad_(False)
@@ -89,7 +95,9 @@ class NetState:
         if self.precision.scales_gradients:
             state |= scale_entries(self._flat.device)
         return state | {
-            f"{self.name}.buffer.{key}": value for key, value in self.net.named_buffers()
+            f"{self.name}.buffer.{key}": value
+            for key, value in self.net.named_buffers()
+            if value.numel()  # noise is empty until a call is given some
         }
 
     def __call__(
@@ -118,6 +126,16 @@ class NetState:
         self.net.eval()
         return outputs
 
+    @property
+    def noise_size(self) -> int:
+        """Numbers that the noise of a noisy net consists of."""
+        return sum(self._noise_sizes.values())
+
+    def with_noise(self, state: Mapping[str, Tensor], noise: Tensor) -> State:
+        """The state under which this net has noisy weights: noise [noise_size], or [N, ...]."""
+        pieces = torch.split(noise, list(self._noise_sizes.values()), -1)
+        return {**state, **dict(zip(self._noise_sizes, pieces, strict=True))}
+
     def time_major(self, steps: Tensor) -> Tensor:
         """Consecutive steps [T, B, ...] as this net reads them: rows, or in time if recurrent."""
         return steps.flatten(0, 1) if self.seq_len is None else steps
@@ -144,12 +162,35 @@ class NetState:
         slots = {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
         lr, mask = state[f"{self.name}.lr"], state.get(f"{self.name}.decay_mask")
         flat, slots = self.optimizer.update(state[self.name], gradient, slots, lr, mask)
-        changes = {self.name: flat} | {prefix + key: value for key, value in slots.items()}
+        changes = {self.name: self._projected(flat)} | {
+            prefix + key: value for key, value in slots.items()
+        }
         return skip_overflow(state, changes, norm)
+
+    def _projected(self, flat: Tensor) -> Tensor:
+        """Parameters in which each row of the `unit_weights` has norm 1."""
+        if not self._unit_weights:
+            return flat
+        pieces = [
+            value / value.flatten(1).norm(dim=1).clamp_min(1e-12).view(-1, *[1] * (value.dim() - 1))
+            if name in self._unit_weights
+            else value
+            for name, value in self.named_parameters(flat).items()
+        ]
+        return torch.cat([piece.reshape(-1) for piece in pieces])
 
     def _views(self, flat: Tensor) -> list[Tensor]:
         pieces = torch.split(flat, self._sizes)
         return [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
+
+
+def _layer_weights(net: nn.Module) -> frozenset[str]:
+    """Names of the weights of Linear and convolution layers, those that are computed left out."""
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    owners = [
+        f"{path}.weight".lstrip(".") for path, m in net.named_modules() if isinstance(m, kinds)
+    ]
+    return frozenset(owners) & {name for name, _ in net.named_parameters()}
 
 
 def gradients(
@@ -332,9 +373,13 @@ class ParallelLearners(Learner):
     def is_compiled(self) -> bool:
         return all(learner.is_compiled for learner in self._learners)
 
+    @property
+    def is_native(self) -> bool:
+        return all(learner.is_native for learner in self._learners)
+
     def steps(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
         with _threads(self._threads):
-            if all(learner.is_native for learner in self._learners):
+            if self.is_native:
                 tasks = [self._pool.submit(learner.steps, batches) for learner in self._learners]
                 wait(tasks)
                 for task in tasks:
@@ -391,6 +436,12 @@ class DivergenceError(LabError, RuntimeError):
             f"training diverged at frame {frame}: {terms} (still finite: {others or 'nothing'}). "
             "Try a smaller learning rate or agent.net.clip_grad_val, or env.normalize_reward."
         )
+
+    def explain(self, cause: str) -> None:
+        """Put the cause, if it was found, in the place of advice that would not help."""
+        if cause:
+            terms = ", ".join(f"{name} = {value}" for name, value in self.terms.items())
+            self.args = (f"{cause} Training diverged by it at frame {self.frame}: {terms}",)
 
 
 def check_finite(metrics: Mapping[str, float], frame: int) -> Mapping[str, float]:

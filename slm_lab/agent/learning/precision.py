@@ -101,7 +101,7 @@ def _warn_of_float32(device_type: str) -> None:
 def _weights(net: nn.Module) -> Iterator[tuple[str, float]]:
     """(name, multiplications per row) of the weights of Linear, convolutions and recurrent cells.
 
-    Heads stay float32, and so do weights that are computed, as under spectral norm.
+    Heads stay float32, and so do weights that are computed, as under spectral norm or with noise.
     """
     heads = tuple(f"{name}." for name in getattr(net, "head_names", ()))
     seq_len = getattr(net, "seq_len", None)
@@ -109,7 +109,7 @@ def _weights(net: nn.Module) -> Iterator[tuple[str, float]]:
         if f"{path}.".startswith(heads):
             continue
         names = {name for name, _ in module.named_parameters(recurse=False)}
-        if isinstance(module, _LAYERS) and "weight" in names:
+        if isinstance(module, _LAYERS) and "weight" in names and "weight_sigma" not in names:
             # A convolution uses its weights at every pixel: that is always enough.
             is_linear = isinstance(module, nn.Linear)
             size = float(module.weight.numel()) if is_linear else float("inf")
@@ -126,7 +126,8 @@ def _weights(net: nn.Module) -> Iterator[tuple[str, float]]:
 
 def _count_layers(net: nn.Module) -> int:
     """Number of weights with which a net multiplies, heads included."""
-    return sum(p.dim() > 1 for _, p in net.named_parameters())
+    weights = [name for name, p in net.named_parameters() if p.dim() > 1]
+    return sum(not name.endswith("_sigma") for name in weights)
 
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

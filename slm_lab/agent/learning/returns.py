@@ -69,3 +69,9 @@ def discounted_scan(x: Tensor, decay: Tensor) -> Tensor:
         decay = torch.cat([decay[:-shift] * decay[shift:], torch.zeros_like(decay[-shift:])])
         shift *= 2
     return x
+
+
+def explained_variance(value: Tensor, target: Tensor) -> Tensor:
+    """1 - Var(target - value) / Var(target): 1 if the values foresee the targets, 0 if they do no
+    better than a constant; NaN where the targets are all the same."""
+    return 1 - (target - value).var(correction=0) / target.var(correction=0)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.memory.ring import Ring, make_columns
-from slm_lab.agent.memory.rollout import Evaluated, ExperienceBuffer
+from slm_lab.agent.memory.rollout import Evaluated, ExperienceBuffer, StoredRows
 from slm_lab.agent.memory.sampler import Sampler
 from slm_lab.agent.preprocessor import Preprocessor, can_adapt
 from slm_lab.types import Metrics, ReplayBatch, Spaces, Transition, on_host
@@ -73,6 +73,9 @@ class ReplayBuffer(ExperienceBuffer):
         self._moves_statistics = self._preprocessor.has_statistics and can_adapt(metrics)
         if self._index is not None and metrics.td_error is not None:
             self._replay.update_priorities(self._index, metrics.td_error.cpu())
+
+    def stored(self) -> list[StoredRows]:
+        return self._replay.stored()
 
     def truncate_episodes(self, successors: np.ndarray) -> None:
         """End running episodes; every row of a replay has its own successor already."""
@@ -212,6 +215,20 @@ class Replay(SampledRing):
             index=index,
         )
 
+    def stored(self) -> list[StoredRows]:
+        """Every row, the oldest first."""
+        size = min(self._written, self._slots)
+        order = (self._written - size + np.arange(size)) % self._slots
+        ages = np.arange(size)[::-1]
+        reward = StoredRows("reward", self._columns["reward"].numpy()[order], ages)
+        return [reward, *self._stored_obs(order, ages)]
+
+    def _stored_obs(self, order: np.ndarray, ages: np.ndarray) -> list[StoredRows]:
+        return [
+            StoredRows("obs", self._columns[name].numpy()[order], ages + since)
+            for name, since in (("next_obs", 0), ("obs", 1))
+        ]
+
     def truncate_episodes(self) -> None:
         """End running episodes: nothing follows their newest rows."""
         self._columns["ended"][(self._written - 1) % self._slots] = True
@@ -291,6 +308,12 @@ class FrameReplay(Replay):
     ) -> ReplayBatch:
         places = super().sample(batches, frame, transform_reward)
         return replace(places, obs=self._stacks(places.obs), next_obs=self._stacks(places.next_obs))
+
+    def _stored_obs(self, order: np.ndarray, ages: np.ndarray) -> list[StoredRows]:
+        if self._frames.dtype == torch.uint8:
+            return []
+        frames = self._frame_columns()["frames"].numpy()
+        return [StoredRows("obs", frames[(self._written - ages) % self._length], ages)]
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -13,7 +13,7 @@ from torch import Tensor
 from slm_lab.agent.learning.returns import discounted_scan
 from slm_lab.agent.memory.replay import RewardTransform, SampledRing
 from slm_lab.agent.memory.ring import make_columns, pack, unpack
-from slm_lab.agent.memory.rollout import Evaluated, ExperienceBuffer, RolloutBuffer
+from slm_lab.agent.memory.rollout import Evaluated, ExperienceBuffer, RolloutBuffer, StoredRows
 from slm_lab.agent.memory.sampler import Sampler
 from slm_lab.agent.preprocessor import Preprocessor
 from slm_lab.types import ImitationBatch, Metrics, PastBatch, Spaces, Transition
@@ -54,6 +54,9 @@ class ImitationBuffer(ExperienceBuffer):
         self._present.learned(metrics)
         if self._index is not None and metrics.td_error is not None:
             self._past.update_priorities(self._index, metrics.td_error.cpu())
+
+    def stored(self) -> list[StoredRows]:
+        return self._present.stored()
 
     def truncate_episodes(self, successors: np.ndarray) -> None:
         self._present.truncate_episodes(successors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,15 @@ from slm_lab.types import Metrics, Rollout, Rows, Spaces, Transition, on_host
 
 Evaluated = Sequence[Tensor]
 """(log-probs, values) of the actions explored last, where acting gives them; or ()."""
+
+
+class StoredRows(NamedTuple):
+    """Raw rows [T, B, ...] that a memory still holds, and the vector steps since the env gave them:
+    empty for episodes laid end to end."""
+
+    key: Literal["obs", "reward"]
+    rows: np.ndarray
+    ages: np.ndarray
 
 
 class ExperienceBuffer:
@@ -38,6 +47,10 @@ class ExperienceBuffer:
 
     def learned(self, metrics: Metrics) -> None:
         pass
+
+    def stored(self) -> list[StoredRows]:
+        """Rows to look for the cause of a divergence in."""
+        return []
 
     def truncate_episodes(self, successors: np.ndarray) -> None:
         pass
@@ -77,6 +90,9 @@ class RolloutBuffer(ExperienceBuffer):
     def learned(self, metrics: Metrics) -> None:
         assert self._raw_obs is not None
         self._preprocessor.observe_learned(self._raw_obs[:-1], metrics)
+
+    def stored(self) -> list[StoredRows]:
+        return self._memory.stored()
 
     def truncate_episodes(self, successors: np.ndarray) -> None:
         self._memory.truncate_episodes(successors)
@@ -166,6 +182,18 @@ class RolloutMemory:
         self._size = self._evaluated_rows = 0
         return rollout
 
+    def stored(self) -> list[StoredRows]:
+        """The newest rows, also those that were taken, the oldest first."""
+        order = (np.arange(self.length) + self._size) % self.length
+        ages = np.arange(self.length)[::-1]
+        obs, reward = self._obs.cpu().numpy(), self._outcome_rows[0]
+        newest = [] if self._size else [StoredRows("obs", obs[-1:], np.zeros(1, np.int64))]
+        return [
+            StoredRows("reward", reward[order], ages),
+            StoredRows("obs", obs[order], ages + 1),  # given by the step before
+            *newest,
+        ]
+
     def truncate_episodes(self, successors: np.ndarray) -> None:
         """Count the newest steps of running episodes as truncated, with these successors."""
         if self._size == 0:
@@ -243,6 +271,7 @@ class EpisodeMemory:
         self._keep_above = keep_above
         self._running: list[list[_Step]] = [[] for _ in range(num_envs)]
         self._finished: list[list[_Step]] = []
+        self._taken: list[_Step] = []  # valid until the next `take`
 
     @property
     def ready(self) -> bool:
@@ -262,7 +291,7 @@ class EpisodeMemory:
 
     def take(self) -> Rollout:
         steps = [step for episode in self._kept() for step in episode]
-        self._finished = []
+        self._finished, self._taken = [], steps
         obs = torch.from_numpy(np.stack([s.obs for s in steps] + [steps[-1].next_obs]))
         truncated = torch.tensor([s.truncated for s in steps])
         final = [i for i, step in enumerate(steps) if step.truncated]
@@ -275,6 +304,14 @@ class EpisodeMemory:
             final_index=torch.tensor(final, dtype=torch.int64),
             final_obs=_stack([steps[i].next_obs for i in final], obs[:, None].to(self._obs_dtype)),
         )
+
+    def stored(self) -> list[StoredRows]:
+        if not self._taken:
+            return []
+        unknown = np.zeros(0, np.int64)
+        rewards = np.array([[step.reward] for step in self._taken])
+        obs = np.stack([step.obs for step in self._taken])[:, None]
+        return [StoredRows("reward", rewards, unknown), StoredRows("obs", obs, unknown)]
 
     def truncate_episodes(self, successors: np.ndarray) -> None:
         """End each running episode where it is, truncated, with these successors."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from slm_lab.agent.net.mlp import DuelingNet, HeadedNet, Shape, linear_layers, make_activation
+from slm_lab.agent.net.noisy import MakeLinear
 from slm_lab.spec import (
     ConvNetSpec,
     DuelingConvNetSpec,
@@ -32,7 +33,7 @@ class ConvNet(HeadedNet):
             )
             raise SpecError([Problem("agent.net.type", problem)])
         self._scale = 1 / 255 if spec.normalize else 1.0
-        self.conv_model, self.fc_model, width = make_image_layers(spec, obs_shape)
+        self.conv_model, self.fc_model, width = make_image_layers(spec, obs_shape, self.linear)
         return width
 
     def features(self, obs: Tensor) -> Tensor:
@@ -45,7 +46,7 @@ class DuelingConvNet(DuelingNet, ConvNet):
 
 
 def make_image_layers(
-    spec: ImageSpec, obs_shape: Shape
+    spec: ImageSpec, obs_shape: Shape, linear: MakeLinear
 ) -> tuple[nn.Sequential, nn.Sequential, int]:
     """(convolutions, the layers after them, the width of what comes out)."""
     convolutions = nn.Sequential(*_conv_layers(spec, obs_shape[0]))
@@ -55,7 +56,7 @@ def make_image_layers(
         except RuntimeError as error:
             problem = f"does not fit images of {list(obs_shape)}: {error}"
             raise SpecError([Problem("agent.net.conv_hid_layers", problem)]) from error
-    layers = linear_layers(width, spec.fc_hid_layers, spec.hid_layers_activation)
+    layers = linear_layers(width, spec.fc_hid_layers, spec.hid_layers_activation, linear=linear)
     return convolutions, layers, spec.fc_hid_layers[-1] if spec.fc_hid_layers else width
 
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
+from slm_lab.agent.net.noisy import MakeLinear, linear_class
 from slm_lab.spec import DuelingMLPNetSpec, MLPNetSpec, NetSpec, Problem, SpecError
 from slm_lab.spec.net import NETS
 
@@ -22,13 +23,21 @@ Inputs: TypeAlias = Item | Mapping[str, Item]
 
 
 def make_net(
-    spec: NetSpec, obs_shape: Inputs[Shape], out_dims: Shape, log_std_dim: int | None = None
+    spec: NetSpec,
+    obs_shape: Inputs[Shape],
+    out_dims: Shape,
+    log_std_dim: int | None = None,
+    atoms: int = 1,
 ) -> nn.Module:
     """Build the network that a NetSpec describes, with one head per entry of `out_dims`.
 
-    A net that reads the parts of an observation by name is given their shapes by name.
+    A net that reads the parts of an observation by name is given their shapes by name. Of Q values
+    each is `atoms` numbers side by side, which matters to a dueling net alone.
     """
-    net: nn.Module = spec.record_in(NETS).load()(spec, obs_shape, out_dims, log_std_dim)
+    make = spec.record_in(NETS).load()
+    is_dueling = isinstance(make, type) and issubclass(make, DuelingNet)
+    options = {"atoms": atoms} if is_dueling else {}
+    net: nn.Module = make(spec, obs_shape, out_dims, log_std_dim, **options)
     return net
 
 
@@ -50,6 +59,7 @@ class HeadedNet(nn.Module):
         log_std_dim: int | None = None,
     ) -> None:
         super().__init__()
+        self.linear = linear_class(spec)
         width = self.make_body(spec, obs_shape)
         self.make_heads(width, out_dims, spec.out_layer_activation)
         init_weights(self, spec.init_fn, spec.hid_layers_activation)
@@ -83,7 +93,7 @@ class HeadedNet(nn.Module):
                 "critic_out_layer_activation."
             )
             raise SpecError([Problem("agent.net.out_layer_activation", fix)])
-        heads = [nn.Sequential(nn.Linear(width, out_dim)) for out_dim in out_dims]
+        heads = [nn.Sequential(self.linear(width, out_dim)) for out_dim in out_dims]
         for head, name in zip(heads, activation, strict=True):
             if name is not None:
                 head.append(make_activation(name))
@@ -96,28 +106,48 @@ class HeadedNet(nn.Module):
 
 
 class DuelingNet(HeadedNet):
-    """Q = V + A - mean A: one stream for the state, one for the actions (Wang et al. 2016)."""
+    """Q = V + A - mean A: one stream for the state, one for the actions (Wang et al. 2016).
+
+    Where a Q value is several atoms, each has its own streams (Hessel et al. 2018).
+    """
 
     head_names = ("v", "adv")
+
+    def __init__(
+        self,
+        spec: NetSpec,
+        obs_shape: Inputs[Shape],
+        out_dims: Shape,
+        log_std_dim: int | None = None,
+        atoms: int = 1,
+    ) -> None:
+        self.atoms = atoms
+        super().__init__(spec, obs_shape, out_dims, log_std_dim)
 
     def make_heads(self, width: int, out_dims: Shape, activation: object) -> None:
         if len(out_dims) != 1:
             fix = "a dueling net has one head of Q values. Use MLPNet or ConvNet."
             raise SpecError([Problem("agent.net.type", fix)])
-        self.v = nn.Linear(width, 1)
-        self.adv = nn.Linear(width, out_dims[0])
+        self.v = self.linear(width, self.atoms)
+        self.adv = self.linear(width, out_dims[0])
 
     def heads(self, features: Tensor) -> tuple[Tensor, ...]:
-        """Eq. 9, from value [N, 1] and advantage [N, A]."""
-        value, advantage = self.v(features), self.adv(features)
-        return (value + advantage - advantage.mean(-1, keepdim=True),)
+        return (self.join(self.v(features), self.adv(features)),)
+
+    def join(self, value: Tensor, advantage: Tensor) -> Tensor:
+        """Eq. 9, from value [N, 1] and advantage [N, A], or from [N, K] and [N, A * K]."""
+        if self.atoms == 1:
+            return value + advantage - advantage.mean(-1, keepdim=True)
+        advantage = advantage.view(-1, advantage.shape[-1] // self.atoms, self.atoms)
+        q_value = value.unsqueeze(-2) + advantage - advantage.mean(-2, keepdim=True)
+        return q_value.flatten(-2)
 
 
 class MLPNet(HeadedNet):
     """Body of Linear layers on a flat vector."""
 
     def make_body(self, spec: MLPNetSpec, obs_shape: Shape) -> int:
-        self.model = _body(spec, math.prod(obs_shape))
+        self.model = _body(spec, math.prod(obs_shape), self.linear)
         return spec.hid_layers[-1] if spec.hid_layers else math.prod(obs_shape)
 
     def features(self, obs: Tensor) -> Tensor:
@@ -129,7 +159,7 @@ class DuelingMLPNet(DuelingNet):
     """MLPNet with a value and an advantage stream instead of heads."""
 
     def make_body(self, spec: DuelingMLPNetSpec, obs_shape: Shape) -> int:
-        self.model_body = _body(spec, math.prod(obs_shape))
+        self.model_body = _body(spec, math.prod(obs_shape), self.linear)
         return spec.hid_layers[-1] if spec.hid_layers else math.prod(obs_shape)
 
     def features(self, obs: Tensor) -> Tensor:
@@ -137,18 +167,22 @@ class DuelingMLPNet(DuelingNet):
         return features
 
 
-def _body(spec: MLPNetSpec | DuelingMLPNetSpec, in_dim: int) -> nn.Sequential:
+def _body(spec: MLPNetSpec | DuelingMLPNetSpec, in_dim: int, linear: MakeLinear) -> nn.Sequential:
     norm = nn.BatchNorm1d if spec.batch_norm else nn.LayerNorm if spec.layer_norm else None
-    return linear_layers(in_dim, spec.hid_layers, spec.hid_layers_activation, norm)
+    return linear_layers(in_dim, spec.hid_layers, spec.hid_layers_activation, norm, linear)
 
 
 def linear_layers(
-    in_dim: int, widths: Shape, activation: str, norm: Callable[[int], nn.Module] | None = None
+    in_dim: int,
+    widths: Shape,
+    activation: str,
+    norm: Callable[[int], nn.Module] | None = None,
+    linear: MakeLinear = nn.Linear,
 ) -> nn.Sequential:
     """Linear layers of these widths, each followed by its norm, if there is one, and activation."""
     layers: list[nn.Module] = []
     for width in widths:
-        layers.append(nn.Linear(in_dim, width))
+        layers.append(linear(in_dim, width))
         if norm is not None:
             layers.append(norm(width))
         layers.append(make_activation(activation))

@@ -25,15 +25,16 @@ class MultiInputNet(HeadedNet):
         self._vectors = [name for name in inputs if name not in self._images]
         models, width = [], 0
         for name in self._images:
-            conv, fc, features = make_image_layers(spec, inputs[name])
+            conv, fc, features = make_image_layers(spec, inputs[name], self.linear)
             models.append(nn.Sequential(conv, nn.Flatten(), fc))
             width += features
         self.image_models = nn.ModuleList(models)
         size = sum(math.prod(inputs[name]) for name in self._vectors)
         activation = spec.hid_layers_activation
-        self.vector_model = linear_layers(size, spec.vector_hid_layers if size else (), activation)
-        width += spec.vector_hid_layers[-1] if size and spec.vector_hid_layers else size
-        self.model = linear_layers(width, spec.hid_layers, activation)
+        widths = spec.vector_hid_layers if size else ()
+        self.vector_model = linear_layers(size, widths, activation, linear=self.linear)
+        width += widths[-1] if widths else size
+        self.model = linear_layers(width, spec.hid_layers, activation, linear=self.linear)
         return spec.hid_layers[-1] if spec.hid_layers else width
 
     def features(self, obs: Mapping[str, Tensor]) -> Tensor:

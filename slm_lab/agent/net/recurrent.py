@@ -50,8 +50,8 @@ class RecurrentNet(HeadedNet):
             raise SpecError([Problem("agent.net.type", f"{fix} Use ConvNet.")])
         self.seq_len = spec.seq_len
         self._obs_width = math.prod(obs_shape)
-        widths = spec.fc_hid_layers
-        self.fc_model = linear_layers(self._obs_width, widths, spec.hid_layers_activation)
+        widths, activation = spec.fc_hid_layers, spec.hid_layers_activation
+        self.fc_model = linear_layers(self._obs_width, widths, activation, linear=self.linear)
         rnn, self._cell, self._parts = CELLS[spec.cell_type]
         sizes = widths[-1] if widths else self._obs_width, spec.rnn_hidden_size
         self.rnn_model = rnn(*sizes, spec.rnn_num_layers, bidirectional=spec.bidirectional)

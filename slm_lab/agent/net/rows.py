@@ -21,8 +21,8 @@ from slm_lab.agent.net.mlp import Shape, make_net
 from slm_lab.spec import NetSpec, Problem, SpecError
 from slm_lab.types import ObsPart, Spaces
 
-NumpyPolicy = Callable[[np.ndarray], list[np.ndarray]]
-"""Observations [N, ...] -> head outputs, without torch."""
+NumpyPolicy = Callable[..., list[np.ndarray]]
+"""Observations [N, ...], and the noise [N, M] of a noisy net -> head outputs, without torch."""
 
 ACTION = "action"
 """The name of the action among the parts that a critic reads."""
@@ -39,8 +39,11 @@ def allowed_actions(mask: Tensor) -> Tensor:
 
 
 def masked(output: Tensor, mask: Tensor) -> Tensor:
-    """Logits or Q values [N, A] under a mask [N, A]."""
-    return torch.where(allowed_actions(mask), output, FORBIDDEN)
+    """Logits or Q values [N, A], or [N, A * K] with K numbers of each, under a mask [N, A]."""
+    allowed = allowed_actions(mask)
+    if output.shape[-1] != allowed.shape[-1]:
+        allowed = allowed.repeat_interleave(output.shape[-1] // allowed.shape[-1], -1)
+    return torch.where(allowed, output, FORBIDDEN)
 
 
 def draw_allowed(allowed: Tensor, uniform: Tensor) -> Tensor:
@@ -63,11 +66,12 @@ def make_row_net(
     *,
     masked_heads: bool = False,
     joined: int = 0,
+    atoms: int = 1,
 ) -> nn.Module:
     """A net for the rows of these spaces, whose first heads, one per sub-action, obey the mask.
 
-    A critic's rows go on with the `joined` numbers of an action. Plain observations need nothing
-    around the net.
+    A critic's rows go on with the `joined` numbers of an action. Of Q values each is `atoms`
+    numbers. Plain observations need nothing around the net.
     """
     by_name = spec.reads_parts([part.name for part in spaces.parts])
     if by_name and not spaces.parts:
@@ -75,14 +79,14 @@ def make_row_net(
         spaces = replace(spaces, parts=(whole,), frame_stack=1)
     if not (by_name or spaces.mask or (spaces.parts and spaces.has_images)):
         shape = (math.prod(spaces.obs_shape) + joined,) if joined else spaces.obs_shape
-        return make_net(spec, shape, out_dims, log_std_dim)
+        return make_net(spec, shape, out_dims, log_std_dim, atoms)
     if not by_name and len(spaces.parts) > 1 and spaces.has_images:
         raise _cannot_join(spec, spaces.parts)
     if by_name:
         reader: RowReader = PartReader(spaces, joined)
     else:
         reader = RowReader(spaces, joined, carries_past=spec.sequence_length is not None)
-    net = make_net(spec, reader.shape, out_dims, log_std_dim)
+    net = make_net(spec, reader.shape, out_dims, log_std_dim, atoms)
     return RowNet(net, reader, spaces.action_sizes if spaces.mask and masked_heads else ())
 
 
@@ -185,18 +189,21 @@ class RowNet(nn.Module):
         obeying = tuple(map(masked, outputs, masks))
         return (*obeying, *outputs[len(obeying) :])
 
-    def in_numpy(self, policy: NumpyPolicy, rows: np.ndarray) -> list[np.ndarray]:
+    def in_numpy(
+        self, policy: NumpyPolicy, rows: np.ndarray, *noise: np.ndarray
+    ) -> list[np.ndarray]:
         """`forward` in NumPy, where the net inside is `policy`."""
         reader = self.reader
         frames = rows.reshape(len(rows), reader.frames, -1)
-        heads = policy(frames[..., : reader.features].reshape(len(rows), -1))
+        heads = policy(frames[..., : reader.features].reshape(len(rows), -1), *noise)
         if not self._sizes:
             return heads
         allowed = np.split(frames[:, -1, reader.features :] > 0, np.cumsum(self._sizes)[:-1], -1)
-        obeying = [
-            np.where(part | ~part.any(-1, keepdims=True), head, np.float32(FORBIDDEN))
-            for head, part in zip(heads, allowed, strict=False)
-        ]
+        obeying = []
+        for head, part in zip(heads, allowed, strict=False):
+            is_allowed = part | ~part.any(-1, keepdims=True)
+            of_each = is_allowed.repeat(head.shape[-1] // part.shape[-1], -1)
+            obeying.append(np.where(of_each, head, np.float32(FORBIDDEN)))
         return [*obeying, *heads[len(obeying) :]]
 
     # What a recurrent net is asked for beside its outputs: see `Recurrence`.

@@ -89,12 +89,19 @@
 
   window.dashAgGridFunctions = Object.assign(window.dashAgGridFunctions || {}, {
     passes: passes,
-    day: (value) => (value || "").slice(5), // 2026-05-07 08:00 -> 05-07 08:00
     count: shown(wholeNumbers),
     number: shown(fractions),
   });
 
   const make = (...parts) => window.React.createElement(...parts);
+  const short = new Intl.NumberFormat("en-US", { notation: "compact" }); // 889,000 -> 889K
+  const twoLines = (first, second) =>
+    make(
+      "span",
+      { className: "two-lines" },
+      make("span", null, first),
+      make("small", null, second)
+    );
 
   window.dashAgGridComponentFunctions = Object.assign(window.dashAgGridComponentFunctions || {}, {
     Status: function (props) {
@@ -106,6 +113,29 @@
       );
     },
 
+    // Two lines: what the run is called, and what it trains.
+    Run: function (props) {
+      return twoLines(props.value, props.data.what);
+    },
+
+    // The last 100 episodes of training, and below it the evaluation, if there was one.
+    Recent: function (props) {
+      const evaluated = props.data.evaluated;
+      return twoLines(
+        shown(fractions)(props.value),
+        evaluated === null || evaluated === undefined ? "" : "eval " + fractions.format(evaluated)
+      );
+    },
+
+    Sessions: function (props) {
+      return twoLines(props.value, props.data.kind === "search" ? "trials" : "finished");
+    },
+
+    // 2026-05-07 08:00 -> 05-07 above 08:00
+    Started: function (props) {
+      return twoLines((props.value || "").slice(5, 10), (props.value || "").slice(11));
+    },
+
     Progress: function (props) {
       if (props.value === null || props.value === undefined) return null;
       const percent = Math.round(100 * props.value);
@@ -113,7 +143,8 @@
         "span",
         { className: "progress", role: "img", "aria-label": percent + " %" },
         make("span", { className: "track" }, make("i", { style: { width: percent + "%" } })),
-        make("b", null, percent + " %")
+        make("b", null, percent + " %"),
+        make("small", null, short.format(props.data.frame || 0))
       );
     },
 

@@ -24,6 +24,8 @@ def algorithm_label(algorithm: str, memory: str = "") -> str:
     the same.
     """
     info, stored = ALGORITHMS.find(algorithm), MEMORIES.find(memory)
+    if info is not None and memory == info.defaults.memory.get("name"):
+        return info.label
     label = info.label if info else algorithm.rpartition(":")[2] or algorithm
     if info is None and (label in ALGORITHMS or algorithm_with_label(label)):
         label = algorithm

@@ -18,6 +18,7 @@ ACTOR_CRITIC: base.Tree = {
     "clip_grad_val": 0.5,
     "shared": False,
 }
+A2C_COLUMNS = ("entropy_coef", "entropy", "policy_loss", "value_loss", "explained_variance")
 A2C_NET = base.mlp([64, 64], "tanh", 1e-3, **ACTOR_CRITIC)
 
 
@@ -95,7 +96,7 @@ RECORDS = (
         memories=frozenset({"rollout", "episodes"}),
         critic="keys",
         privileged_critic=True,
-        columns=("entropy_coef",),
+        columns=A2C_COLUMNS,
         action_masks=True,
         defaults=base.Defaults({"name": "OnPolicyBatchReplay"}, A2C_NET),
     ),

@@ -17,6 +17,7 @@ from slm_lab.spec.block import (
     Key,
     Number,
     invalid,
+    is_number,
     shown,
 )
 from slm_lab.spec.error import did_you_mean
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec as Spec  # for the annotations of all algorithms
 
 Tree = dict[str, Any]
+SCHEDULE = "_spec"  # ends the key of a schedule, which may also be written without it
 ActionKind = Literal["discrete", "multi_discrete", "multi_binary", "continuous"]
 _Discrete = Literal["Categorical", "Argmax", "GumbelSoftmax", "MultiCategorical", "Bernoulli"]
 _Continuous = Literal["Normal", "NormalTanh", "MultivariateNormal", "Beta", "Gumbel", "LogNormal"]
@@ -54,9 +56,16 @@ class AlgorithmSpec(RecordedBlock):
     # Transitions collected at least before learning from a replay, where a spec does not say.
     least_start: ClassVar[int] = 0
 
+    @property
+    def largest_return(self) -> float | None:
+        """What a critic can say of a return at most, if there is a limit."""
+        return None
+
     @classmethod
-    def fill(cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
-        """Write keys that were left out and follow from the memory and the env into the tree."""
+    def fill(
+        cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any], net: Mapping[str, Any]
+    ) -> None:
+        """Write keys that were left out and follow from memory, env and net into the tree."""
 
     def cross_check(self, spec: Spec, findings: Findings) -> None:
         """Report what only the whole spec shows to be wrong."""
@@ -90,8 +99,10 @@ class OnPolicySpec(DiscountedSpec):
     )
 
     @classmethod
-    def fill(cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
-        super().fill(tree, kind, env)
+    def fill(
+        cls, tree: Tree, kind: MemoryKind | None, env: Mapping[str, Any], net: Mapping[str, Any]
+    ) -> None:
+        super().fill(tree, kind, env, net)
         if kind == "episodes" and tree.get("training_frequency") is None:
             tree["training_frequency"] = 1
 
@@ -162,7 +173,10 @@ class AlgorithmInfo(Record[AlgorithmSpec]):
     recurrent: bool = True  # learns from sequences
     privileged_critic: bool = False
     action_masks: bool = False  # keeps to the actions that a mask allows
-    columns: tuple[str, ...] = ()  # of the session's CSV, after those that every algorithm has
+    noisy_nets: bool = False  # explores by noise on weights
+    # Metrics of its `update` that are columns of the session's CSV; those that the original SLM Lab
+    # has come first. Each has an entry in runs/glossary.py.
+    columns: tuple[str, ...] = ()
     seconds_saved: float = 1.5e-3  # by compiling, per gradient step on vectors, on one core
     defaults: Defaults = field(default_factory=lambda: Defaults({}, {}))
 
@@ -205,11 +219,8 @@ class ScheduleSpec(Block):
 
     @model_validator(mode="before")
     @classmethod
-    def _not_a_bare_number(cls, data: Any) -> Any:
-        if isinstance(data, int | float) and not isinstance(data, bool):
-            constant = f'{{"name": "no_decay", "start_val": {data}}}'
-            raise invalid(f"found {shown(data)}; expected a schedule. For a constant: {constant}")
-        return data
+    def _number_is_constant(cls, data: Any) -> Any:
+        return {"name": "no_decay", "start_val": data} if is_number(data) else data
 
     @model_validator(mode="after")
     def _values_fit_the_shape(self) -> ScheduleSpec:
@@ -228,6 +239,43 @@ class ScheduleSpec(Block):
         return self
 
 
+def schedules_of(model: type[Block]) -> list[str]:
+    """Keys of a block whose value is a schedule."""
+    kinds = ((key, info.annotation) for key, info in model.model_fields.items())
+    return [key for key, kind in kinds if ScheduleSpec in (kind, *get_args(kind))]
+
+
+def name_schedules(spec_class: type[Block], tree: Tree, findings: Findings) -> dict[str, str]:
+    """Rename `KEY` to `KEY_spec` where that is a schedule; returns the renamed ones as written."""
+    spelling = {}
+    for key in schedules_of(spec_class):
+        short = key.removesuffix(SCHEDULE)
+        if short == key or tree.get(short) is None:
+            continue
+        if tree.get(key) is not None:
+            findings.problem(
+                f"agent.algorithm.{short}", f"is short for `{key}`; remove one of them"
+            )
+        tree[key] = tree.pop(short)
+        spelling[key] = short
+    return spelling
+
+
+def fill_schedules_apart(
+    spec_class: type[AlgorithmSpec],
+    tree: Tree,
+    kind: MemoryKind | None,
+    env: Mapping[str, Any],
+    net: Mapping[str, Any],
+) -> None:
+    """Fill in what was left out; a schedule under its short key was not."""
+    given = {**tree}
+    spec_class.fill(tree, kind, env, net)
+    for key in schedules_of(spec_class):
+        if given.get(key.removesuffix(SCHEDULE)) is not None and key not in given:
+            tree.pop(key, None)
+
+
 def mlp(widths: list[int], activation: str, lr: float, **keys: Any) -> Tree:
     """Write a block `net` of fully connected layers, trained by Adam."""
     return {
@@ -237,6 +285,16 @@ def mlp(widths: list[int], activation: str, lr: float, **keys: Any) -> Tree:
         "optim_spec": {"name": "Adam", "lr": lr},
         **keys,
     }
+
+
+# Nature's convolutions (Mnih et al. 2015), for ALE/ envs.
+CONVOLUTIONS: Tree = {
+    "type": "ConvNet",
+    "conv_hid_layers": [[32, 8, 4, 0, 1], [64, 4, 2, 0, 1], [64, 3, 1, 0, 1]],
+    "fc_hid_layers": [512],
+    "hid_layers_activation": "relu",
+    "normalize": True,
+}
 
 
 def check_multiple(path: str, value: int, spec: Spec, findings: Findings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slm_lab.spec.algorithm import base
-from slm_lab.spec.algorithm.sac import SoftActorCriticSpec
+from slm_lab.spec.algorithm.sac import SAC_COLUMNS, SoftActorCriticSpec, critic_block
 from slm_lab.spec.block import Findings
 from slm_lab.spec.memory import replay
 
@@ -29,15 +29,33 @@ def _renormalized(widths: list[int]) -> base.Tree:
 
 
 class CrossQSpec(SoftActorCriticSpec):
-    """SAC with batch-renormalised critics and no target nets."""
+    """SAC whose critics read both sides of the TD error in one batch, and need no target nets."""
 
     def cross_check(self, spec: base.Spec, findings: Findings) -> None:
         super().cross_check(spec, findings)
+        _check_target(spec, findings)
         if not spec.agent.critic.normalizes_batches:
             findings.warnings.append(
                 "agent.critic_net: CrossQ has no target nets and relies on batch normalisation in "
                 "its critics, and there is none; set batch_norm to true, or use SoftActorCritic"
             )
+
+
+def _check_target(spec: base.Spec, findings: Findings) -> None:
+    """Report keys of target nets that do not say all: they have no defaults here."""
+    net = spec.agent.critic
+    block = critic_block(spec)
+    needed = {"polyak": "polyak_coef", "replace": "update_frequency"}
+    if net.update_type is not None:
+        key = needed[net.update_type]
+        if getattr(net, key) is None:
+            fix = f"missing; CrossQ's target nets follow as {block}.{key} says"
+            findings.problem(f"{block}.{key}", fix)
+        return
+    for kind, key in needed.items():
+        if getattr(net, key) is not None:
+            fix = f"{block}.update_type: {kind} gives it some; without it, remove this key"
+            findings.problem(f"{block}.{key}", f"CrossQ has no target nets. {fix}")
 
 
 RECORDS = (
@@ -52,7 +70,7 @@ RECORDS = (
         actions=frozenset({"discrete", "continuous"}),
         critic="block",
         recurrent=False,
-        columns=("alpha",),
+        columns=SAC_COLUMNS,
         seconds_saved=8e-3,
         action_masks=True,
         defaults=base.Defaults(

@@ -1,16 +1,15 @@
-"""The DQN family: VanillaDQN, DQN and DoubleDQN."""
+"""The DQN family: VanillaDQN, DQN and DoubleDQN, and what their distributional kin share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field
-
 from slm_lab.spec.algorithm import base
-from slm_lab.spec.block import Count, CountOrZero, Findings, Key
+from slm_lab.spec.block import Count, CountOrZero, Findings, Flag, Key
 from slm_lab.spec.memory import MemoryKind, replay
 from slm_lab.spec.net import REPLACE, TARGET_KEYS
+from slm_lab.spec.optim import LossSpec
 
 EXPLORED_SHARE = 0.2
 """Share of env.max_frame over which epsilon falls, where a spec gives no schedule."""
@@ -28,14 +27,24 @@ class ValueBasedSpec(base.DiscountedSpec):
     explore_var_spec: base.ScheduleSpec | None = Key(
         None,
         "Schedule of epsilon (epsilon_greedy) or temperature (boltzmann); null is "
-        "from 1 to 0.05 over the first fifth of env.max_frame.",
+        "from 1 to 0.05 over the first fifth of env.max_frame, or 0 with agent.net.noisy.",
     )
 
     @classmethod
-    def fill(cls, tree: base.Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
+    def fill(
+        cls,
+        tree: base.Tree,
+        kind: MemoryKind | None,
+        env: Mapping[str, Any],
+        net: Mapping[str, Any],
+    ) -> None:
         max_frame: Any = env.get("max_frame")
         has_budget = isinstance(max_frame, int | float) and max_frame > 0
-        if tree.get("explore_var_spec") is None and has_budget:
+        if tree.get("explore_var_spec") is not None:
+            return
+        if net.get("noisy") in (True, 1, "true"):
+            tree["explore_var_spec"] = {"name": "no_decay", "start_val": 0.0}
+        elif has_budget:
             tree["explore_var_spec"] = {
                 "name": "linear_decay",
                 "start_val": 1.0,
@@ -48,9 +57,6 @@ class ValueBasedSpec(base.DiscountedSpec):
 class DQNSpec(ValueBasedSpec):
     """The DQN family; VanillaDQN and DQNBase have no target net, DoubleDQN decouples selection."""
 
-    name: Literal["VanillaDQN", "DQNBase", "DQN", "DoubleDQN"] = Field(
-        description="Algorithm name."
-    )
     training_frequency: Count = Key(4, "Transitions between training calls.")
     training_start_step: CountOrZero | None = Key(
         None, "Transitions before the first training call; null is one batch."
@@ -58,6 +64,11 @@ class DQNSpec(ValueBasedSpec):
     training_iter: Count = Key(1, "Batches per training call.")
     training_batch_iter: Count = Key(1, "Gradient steps per batch.")
     n_step: Count = Key(1, "Rewards summed before the bootstrap.")
+
+    @property
+    def is_double(self) -> bool:
+        """Whether the online net chooses the action whose value the target net gives."""
+        return self.name == "DoubleDQN"
 
     def pace(self, spec: base.Spec) -> base.Pace:
         return base.Pace(self.training_frequency, self.training_iter * self.training_batch_iter)
@@ -71,28 +82,43 @@ class DQNSpec(ValueBasedSpec):
         base.check_off_policy(spec, findings)
 
 
-def _info(name: str, label: str, style: base.Style, order: int, **keys: Any) -> base.AlgorithmInfo:
+class DistributionalDQNSpec(DQNSpec):
+    """Keys of the DQN family where a net says more of the return than its mean."""
+
+    double: Flag = Key(False, "Choose next actions by the online net, as DoubleDQN does.")
+
+    @property
+    def is_double(self) -> bool:
+        return self.double
+
+    def cross_check(self, spec: base.Spec, findings: Findings) -> None:
+        super().cross_check(spec, findings)
+        if spec.agent.net.loss_spec != LossSpec():
+            findings.inert.append(f"agent.net.loss_spec ({self.name} has a loss of its own)")
+
+
+def dqn_record(
+    name: str, label: str, style: base.Style, order: int, **keys: Any
+) -> base.AlgorithmInfo:
+    """Write the record of an algorithm that learns as DQN does."""
     target = REPLACE if keys.get("target_net") else {}
-    return base.AlgorithmInfo(
-        name=name,
-        spec_class=DQNSpec,
-        implementation="slm_lab.agent.algorithm.dqn:DQN",
-        label=label,
-        style=style,
-        order=order,
-        memories=frozenset({"replay"}),
-        actions=frozenset({"discrete"}),
-        columns=("explore_var",),
-        action_masks=True,
-        defaults=base.Defaults(replay(64, 100_000), Q_NET, target=target),
-        **keys,
-    )
+    shared: dict[str, Any] = {
+        "spec_class": DQNSpec,
+        "implementation": "slm_lab.agent.algorithm.dqn:DQN",
+        "memories": frozenset({"replay"}),
+        "actions": frozenset({"discrete"}),
+        "columns": ("explore_var", "q_value"),
+        "action_masks": True,
+        "noisy_nets": True,
+        "defaults": base.Defaults(replay(64, 100_000), Q_NET, target=target),
+    }
+    return base.AlgorithmInfo(name=name, label=label, style=style, order=order, **(shared | keys))
 
 
 RECORDS = (
-    _info("VanillaDQN", "DQN", base.Style("orange", "^"), 30, aliases=("DQNBase",)),
-    _info("DQN", "DQN", base.Style("orange", "^"), 31, target_net=True),
-    _info(
+    dqn_record("VanillaDQN", "DQN", base.Style("orange", "^"), 30, aliases=("DQNBase",)),
+    dqn_record("DQN", "DQN", base.Style("orange", "^"), 31, target_net=True),
+    dqn_record(
         *("DoubleDQN", "DDQN", base.Style("lightgreen", "<"), 32),
         aliases=("DDQN",),
         per_style=base.Style("vermillion", "v"),

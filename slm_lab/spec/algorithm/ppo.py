@@ -14,7 +14,15 @@ from slm_lab.spec.memory import MemoryKind
 
 ROLLOUT = 2048
 """Transitions of a rollout, over all envs, where a spec does not say."""
-PPO_COLUMNS = ("clip_eps", "entropy")
+PPO_COLUMNS = (
+    "clip_eps",
+    "entropy",
+    "policy_loss",
+    "value_loss",
+    "approx_kl",
+    "clip_frac",
+    "explained_variance",
+)
 PPO_NET = base.mlp([64, 64], "tanh", 3e-4, **ACTOR_CRITIC)
 
 
@@ -41,7 +49,13 @@ class PPOSpec(AdvantageKeys):
     recompute_advantages: Flag = Key(False, "Recompute values and advantages before each epoch.")
 
     @classmethod
-    def fill(cls, tree: base.Tree, kind: MemoryKind | None, env: Mapping[str, Any]) -> None:
+    def fill(
+        cls,
+        tree: base.Tree,
+        kind: MemoryKind | None,
+        env: Mapping[str, Any],
+        net: Mapping[str, Any],
+    ) -> None:
         num_envs = env.get("num_envs") or 1
         counts_envs = isinstance(num_envs, int) and num_envs > 0
         if kind != "episodes" and tree.get("time_horizon") is None and counts_envs:

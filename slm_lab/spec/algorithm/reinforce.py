@@ -25,7 +25,7 @@ RECORDS = (
         style=base.Style("sky", "o"),
         order=10,
         memories=frozenset({"rollout", "episodes"}),
-        columns=("entropy_coef", "entropy"),
+        columns=("entropy_coef", "entropy", "policy_loss"),
         action_masks=True,
         defaults=base.Defaults({"name": "OnPolicyReplay"}, base.mlp([64], "relu", 2e-3)),
     ),

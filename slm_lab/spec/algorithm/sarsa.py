@@ -28,7 +28,7 @@ RECORDS = (
         order=20,
         memories=frozenset({"rollout", "episodes"}),
         actions=frozenset({"discrete"}),
-        columns=("explore_var",),
+        columns=("explore_var", "q_value"),
         action_masks=True,
         defaults=base.Defaults({"name": "OnPolicyBatchReplay"}, Q_NET),
     ),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from slm_lab.spec.algorithm import base
-from slm_lab.spec.algorithm.a2c import A2C_NET, ActorCriticSpec
+from slm_lab.spec.algorithm.a2c import A2C_COLUMNS, A2C_NET, ActorCriticSpec
 from slm_lab.spec.algorithm.ppo import PPO_COLUMNS, PPO_NET, PPOSpec
 from slm_lab.spec.block import Block, Count, Key, NonNegative
+
+SIL_COLUMNS = ("sil_policy_loss", "sil_value_loss")
 
 
 class _SelfImitation(Block):
@@ -46,7 +48,7 @@ RECORDS = (
         style=base.Style("grey", "P"),
         order=50,
         memories=frozenset({"rollout", "episodes"}),
-        columns=("entropy_coef",),
+        columns=A2C_COLUMNS + SIL_COLUMNS,
     ),
     _record(
         PPO_NET,
@@ -56,6 +58,6 @@ RECORDS = (
         style=base.Style("grey", "X"),
         order=70,
         memories=frozenset({"rollout"}),
-        columns=PPO_COLUMNS,
+        columns=PPO_COLUMNS + SIL_COLUMNS,
     ),
 )

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from multiprocessing import reduction, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 from loguru import logger
@@ -36,7 +37,9 @@ from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.lock import locked
 from slm_lab.runs.resume import earlier_specs, is_finished
 from slm_lab.spec import Problem, Spec, SpecError
-from slm_lab.training.console import Progress, TrialDisplay, session_log, setup_logging
+from slm_lab.spec.main_module import without_main_module
+from slm_lab.training.console import Progress, Told, session_log, setup_logging
+from slm_lab.training.executors.carried import NOTHING, Carried
 from slm_lab.training.options import RunOptions
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -53,6 +56,7 @@ class TrialJob:
     trial: int
     options: RunOptions
     shared: SharedNets | None = None
+    carried: Carried = NOTHING  # what processes of sessions cannot import
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,15 @@ class SessionEnd:
         return f"Session {self.session} {how}{': ' if self.stop_reason else ''}{self.stop_reason}"
 
 
+class Watcher(Protocol):
+    """Shows how the sessions of a trial get on."""
+
+    def update(self, progress: Progress) -> None: ...
+    def tell(self, told: Told) -> None: ...
+    def stopping(self) -> None: ...
+    def finish(self, session: int, text: str) -> None: ...
+
+
 class StopRequest:
     """Whether a signal asked for a clean end, and which one."""
 
@@ -87,19 +100,21 @@ class StopRequest:
 
 # Runs the sessions of a trial, updates the display, and yields how each session ended. After a stop
 # request, running sessions end their step and write their files; others never start.
-Executor = Callable[[TrialJob, Sequence[int], TrialDisplay, StopRequest], Iterator[SessionEnd]]
+Executor = Callable[[TrialJob, Sequence[int], Watcher, StopRequest], Iterator[SessionEnd]]
 
 
 def run_session(
     job: TrialJob, session: int, report: Callable[[Progress], None], should_stop: Callable[[], bool]
 ) -> SessionEnd:
     # torch is imported only in the process that trains, so that the trial's process starts at once.
+    report(Progress(session, stage="importing"))
     from slm_lab.env.error import EnvError
     from slm_lab.training.session import Session
     from slm_lab.training.threads import set_threads
 
     if should_stop():
         return SessionEnd(session, stopped_early=True)
+    report(Progress(session, stage="making envs"))
     set_threads(job.spec, job.options)
     lock = job.layout.session_lock(job.trial, session)
     name = job.layout.session_name(job.trial, session)
@@ -143,7 +158,7 @@ def concurrency(spec: Spec) -> int:
 
 
 def run_here(
-    job: TrialJob, sessions: Sequence[int], display: TrialDisplay, stop: StopRequest
+    job: TrialJob, sessions: Sequence[int], display: Watcher, stop: StopRequest
 ) -> Iterator[SessionEnd]:
     """Run sessions in this process: the only session of a trial needs no process of its own."""
     for session in sessions:
@@ -154,7 +169,7 @@ def run_here(
 
 
 def run_in_processes(
-    job: TrialJob, sessions: Sequence[int], display: TrialDisplay, stop: StopRequest
+    job: TrialJob, sessions: Sequence[int], display: Watcher, stop: StopRequest
 ) -> Iterator[SessionEnd]:
     waiting = list(sessions)
     running: dict[int, SessionProcess] = {}
@@ -167,6 +182,7 @@ def run_in_processes(
         while waiting or running:
             if stop() and kill_at == math.inf:
                 kill_at = time.monotonic() + STOP_GRACE_SECONDS
+                display.stopping()
                 waiting.clear()
                 for child in running.values():
                     child.process.terminate()  # SIGTERM: it ends its step and writes its files
@@ -175,11 +191,14 @@ def run_in_processes(
             while waiting and len(running) < concurrency(job.spec):
                 session = waiting.pop(0)
                 running[session] = SessionProcess.start(job, session)
+                display.update(Progress(session, stage="importing"))
             wait([c.reports for c in running.values()], timeout=0.2)
             for session, child in list(running.items()):
                 message = child.receive()
                 if isinstance(message, Progress):
                     display.update(message)
+                elif isinstance(message, Told):
+                    display.tell(message)
                 elif message is not None:
                     del running[session]
                     display.finish(session, message.describe())
@@ -212,30 +231,31 @@ class SessionProcess:
         reports, to_trial = context.Pipe(duplex=False)
         trial_lives, lifeline = context.Pipe(duplex=False)
         process = context.Process(
-            target=_session_process, args=(job, session, to_trial, trial_lives)
+            target=_session_process, args=(job.carried, job, session, to_trial, trial_lives)
         )
         resource_tracker.ensure_running()  # now, because starting it unblocks the signals
         # Until the process can handle them: a Ctrl-C while it imports would kill it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
-            process.start()
+            with without_main_module():  # so that a script needs no guard
+                process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         to_trial.close()  # so that the pipe ends when the session's process does
         trial_lives.close()
         return cls(session, process, reports, lifeline)
 
-    def receive(self) -> Progress | SessionEnd | None:
+    def receive(self) -> Progress | Told | SessionEnd | None:
         """The next message, or None; a dead process has a SessionEnd, which closes the pipes."""
         # Checked first: all that a dead process has sent is in the pipe by now.
         is_dead = self.process.exitcode is not None
         try:
-            message: Progress | SessionEnd | None = (
+            message: Progress | Told | SessionEnd | None = (
                 self.reports.recv() if self.reports.poll() else None
             )
         except (EOFError, OSError):  # it died, perhaps within a message
             message = None
-        if isinstance(message, Progress) or (message is None and not is_dead):
+        if isinstance(message, Progress | Told) or (message is None and not is_dead):
             return message
         self.process.join()
         self.reports.close()
@@ -244,7 +264,7 @@ class SessionProcess:
 
 
 def _session_process(
-    job: TrialJob, session: int, to_trial: Connection, trial_lives: Connection
+    _: Carried, job: TrialJob, session: int, to_trial: Connection, trial_lives: Connection
 ) -> None:
     # A killed trial may be resumed at once: no orphan may write its files then.
     end_with(trial_lives.recv_bytes)
@@ -255,16 +275,23 @@ def _session_process(
     signal.signal(signal.SIGTERM, stop.remember)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
-    def report(progress: Progress) -> None:
-        with suppress(OSError):  # the trial was killed, and so is this process
-            to_trial.send(progress)
+    turn = threading.RLock()  # a warning may come from another thread, or within a report
 
+    def report(message: Progress | Told) -> None:
+        with turn, suppress(OSError):  # the trial was killed, and so is this process
+            to_trial.send(message)
+
+    warnings.showwarning = _log_warning
     stderr_level = "DEBUG" if job.options.log_level.upper() == "DEBUG" else "WARNING"
     log_path, folder = job.layout.log_path(job.trial, session), job.layout.predir
-    setup_logging(log_path, "DEBUG", stderr_level=stderr_level, folder=folder)
+    setup_logging(log_path, "DEBUG", stderr_level=stderr_level, folder=folder, tell=report)
     end = run_session(job, session, report, stop)
     with suppress(OSError):
         to_trial.send(end)
+
+
+def _log_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    logger.warning(f"{category.__name__}: {message}")
 
 
 def _death(exit_code: int | None) -> str:

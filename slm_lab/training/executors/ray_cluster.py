@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,9 +29,15 @@ from loguru import logger
 from slm_lab.runs.layout import FOLDERS, RunLayout
 from slm_lab.runs.provenance import PACKAGE_ROOT, own_modules
 from slm_lab.spec import Problem, Spec, SpecError
-from slm_lab.training.console import Progress, TrialDisplay
+from slm_lab.training.console import Progress, Told
 from slm_lab.training.executors import local, shipping
-from slm_lab.training.executors.local import SessionEnd, SessionProcess, StopRequest, TrialJob
+from slm_lab.training.executors.local import (
+    SessionEnd,
+    SessionProcess,
+    StopRequest,
+    TrialJob,
+    Watcher,
+)
 
 # Ray reads these when it is imported: no usage reports, and a process that asks for no GPU still
 # sees those of its machine.
@@ -110,13 +117,15 @@ class SessionHost:
         while self._end is None and (message := self._process.receive()) is not None:
             if isinstance(message, Progress):
                 latest = message
+            elif isinstance(message, Told):
+                sys.stderr.write(message.line)
             else:
                 self._end, self._look_at = message, 0.0
         return latest
 
 
 def run_on_cluster(
-    job: TrialJob, sessions: Sequence[int], display: TrialDisplay, stop: StopRequest
+    job: TrialJob, sessions: Sequence[int], display: Watcher, stop: StopRequest
 ) -> Iterator[SessionEnd]:
     _check(job)
     assert job.options.ray_address is not None
@@ -131,7 +140,7 @@ def run_on_cluster(
 
 
 def _run_all(
-    remote: dict[int, _RemoteSession], display: TrialDisplay, stop: StopRequest
+    remote: dict[int, _RemoteSession], display: Watcher, stop: StopRequest
 ) -> Iterator[SessionEnd]:
     running = dict(remote)
     give_up_at = math.inf

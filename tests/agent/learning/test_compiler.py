@@ -384,3 +384,23 @@ def test_products_with_a_short_side_are_still_products(rows: int, inner: int, co
     ):
         traced = make_fx(torch.mm, decomposition_table=compiler._FASTER)(a, b)
         torch.testing.assert_close(traced(a, b), a @ b)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_cpp_compiler(), reason="no C++ compiler")
+def test_batch_norm_moves_its_own_statistics_and_not_those_of_a_copy() -> None:
+    norm = torch.nn.BatchNorm1d(2, momentum=0.5, affine=False).train()
+    kept = ("running_mean", "running_var", "num_batches_tracked")
+
+    def twice(x: Tensor, *statistics: Tensor) -> tuple[Tensor]:
+        buffers = dict(zip(kept, statistics, strict=True))
+        first = torch.func.functional_call(norm, buffers, (x,))
+        copies = {key: value.clone() for key, value in buffers.items()}
+        return (first + torch.func.functional_call(norm, copies, (x + 1,)),)
+
+    x = torch.tensor([[0.0, 2.0], [2.0, 6.0]])
+    mean, var = torch.zeros(2), torch.ones(2)
+    inputs = [x, mean, var, torch.tensor(0)]
+    compile_graph(twice, inputs)(*inputs)
+    assert mean.tolist() == [0.5, 2.0]  # half of the way to the means 1 and 4, once
+    assert inputs[3].item() == 1

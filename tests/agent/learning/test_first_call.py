@@ -56,6 +56,12 @@ def test_what_a_step_moves_is_judged_by_the_move_not_by_its_size() -> None:
     assert not steps_to(weights, weights + moves, weights)
 
 
+def test_a_running_mean_of_what_is_centred_already_is_rounding() -> None:
+    zeros = 0 * VALUES
+    assert steps_to(zeros, 1e-10 * VALUES, -3e-10 * VALUES)
+    assert not steps_to(zeros, 1e-6 * VALUES, -3e-6 * VALUES)
+
+
 def test_what_a_step_leaves_alone_stays_alone() -> None:
     assert steps_to(VALUES, VALUES, VALUES)
     assert not steps_to(VALUES, VALUES, VALUES + 1e-3)

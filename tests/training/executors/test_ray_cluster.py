@@ -102,7 +102,7 @@ def run_locally(spec: Spec, layout: RunLayout) -> list[SessionEnd]:
     """In this process, which has torch loaded; test_trial.py shows that others give the same."""
     job = TrialJob(spec, layout, 0, RunOptions(mode="train"))
     sessions = range(spec.meta.max_session)
-    with TrialDisplay(0, len(sessions)) as display:
+    with TrialDisplay(0, sessions, 10_000) as display:
         return list(run_here(job, sessions, display, StopRequest()))
 
 

@@ -1,0 +1,66 @@
+"""The tutorial notebook, executed in a real Jupyter kernel with smaller budgets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="the extra `dev` brings it")
+nbclient = pytest.importorskip("nbclient", reason="the extra `dev` brings it")
+pytest.importorskip("ipykernel", reason="the extra `dev` brings it")
+
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "tutorials" / "first-run.ipynb"
+SMALL = {"frames=50_000": "frames=2_500, compile='off'", "8_000": "600", "4_000": "600"}
+
+
+def outputs(cell: Any) -> dict[str, str]:
+    """What a cell shows, by kind: `stderr`, `text/html`, ..."""
+    found: dict[str, str] = {}
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            found[output.name] = found.get(output.name, "") + output.text
+        for kind, content in output.get("data", {}).items():
+            found[kind] = found.get(kind, "") + content
+    return found
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+@pytest.mark.slow
+def test_every_cell_of_the_tutorial_runs_in_a_kernel(tmp_path):
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    cells = code_cells(notebook)
+    for cell in cells:
+        for budget, smaller in SMALL.items():
+            cell.source = cell.source.replace(budget, smaller)
+    place = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=200, kernel_name="python3", resources=place).execute()
+    training, result, table, score, evaluation, own_env, saved = map(outputs, cells)
+
+    progress = training["text/html"]
+    assert progress.count("2,500 of 2,500 frames") == 2, "both sessions, in one table"
+    assert progress.count("<table>") == 1, "redrawn in place"
+    assert "stderr" not in training, "no lines of the log"
+    assert "<b>PPO on CartPole-v1</b>" in result["text/html"]
+    assert "data:image/png;base64," in result["text/html"]
+    assert "2500.0" in table["text/plain"]
+    assert float(score["text/plain"]) >= 8
+    assert evaluation["text/plain"].startswith("Evaluation(mean=")
+    assert own_env["text/html"].count("600 of 600 frames") == 2, "the class reached both sessions"
+    assert "Only from here can this run be resumed" in own_env["stderr"]
+    assert "image/png" in own_env
+    assert float(saved["text/plain"].rpartition(">")[2]) > 8, "after the progress of the new run"
+
+
+def test_its_outputs_are_committed_and_small():
+    text = NOTEBOOK.read_text()
+    assert len(text) < 100_000
+    assert not re.search(r"/(home|root|tmp|work|Users)/", text), "no path of a machine"
+    for cell in code_cells(nbformat.read(NOTEBOOK, as_version=4)):
+        assert cell.outputs
+        assert all(output.output_type != "error" for output in cell.outputs)

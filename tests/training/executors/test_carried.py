@@ -1,0 +1,43 @@
+"""What a process has registered by an object, on its way to its sessions."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from slm_lab.training.executors.carried import carry
+
+ENV = """
+import gymnasium as gym
+
+class Lonely(gym.Env):
+    pass
+"""
+
+
+def test_an_env_whose_module_is_not_found_there_keeps_no_session_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_spec: Any
+) -> None:
+    (tmp_path / "lonely_env.py").write_text(ENV)
+    monkeypatch.syspath_prepend(tmp_path)
+    from lonely_env import Lonely  # type: ignore[import-not-found]
+
+    gym.register("Lonely-v0", entry_point=Lonely)
+    gym.register("Known-v0", entry_point=lambda **_: gym.make("CartPole-v1"))
+    try:
+        packed = pickle.dumps(carry(make_spec()))
+        for name in ("Lonely-v0", "Known-v0"):
+            del gym.registry[name]
+        monkeypatch.delitem(sys.modules, "lonely_env")
+        sys.path.remove(str(tmp_path))
+        pickle.loads(packed)
+        assert "Lonely-v0" not in gym.registry
+        assert "Known-v0" in gym.registry
+    finally:
+        for name in ("Lonely-v0", "Known-v0"):
+            gym.registry.pop(name, None)
