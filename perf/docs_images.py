@@ -40,18 +40,20 @@ class Training(NamedTuple):
 
 FOUR_SEEDS = ("meta.max_session=4", "env.max_frame=60000", "meta.random_seed=1")
 COMPARED = (
-    Training("reinforce/reinforce_cartpole", "reinforce_cartpole", "2026_11_19_100000", FOUR_SEEDS),
-    Training("a2c/a2c_gae_cartpole", "a2c_gae_cartpole", "2026_11_19_110000", FOUR_SEEDS),
-    Training("ppo/ppo_cartpole", "ppo_cartpole", "2026_11_19_120000", FOUR_SEEDS),
+    Training(
+        "reinforce/reinforce_cartpole.json", "reinforce_cartpole", "2026_11_19_100000", FOUR_SEEDS
+    ),
+    Training("a2c/a2c_gae_cartpole.json", "a2c_gae_cartpole", "2026_11_19_110000", FOUR_SEEDS),
+    Training("ppo/ppo_cartpole.json", "ppo_cartpole", "2026_11_19_120000", FOUR_SEEDS),
 )
 ON_THE_PAGE = (
     *COMPARED,
     Training(
-        *("ppo/ppo_cartpole", "ppo_cartpole", "2026_11_19_130000"),
+        *("ppo/ppo_cartpole.json", "ppo_cartpole", "2026_11_19_130000"),
         (*FOUR_SEEDS, "agent.algorithm.training_epoch=2"),
     ),
     Training(
-        *("ppo/ppo_cartpole_search", "ppo_cartpole_search", "2026_11_19_140000"),
+        *("ppo/ppo_cartpole_search.json", "ppo_cartpole_search", "2026_11_19_140000"),
         (
             "env.max_frame=20000",
             "meta.max_session=1",
@@ -98,7 +100,7 @@ def train(training: Training, data: Path) -> None:
         "from slm_lab.api.run import search\n"
         "if __name__ == '__main__':\n"
         f"    sets = {json.dumps(training.sets)}\n"
-        f"    spec = load_spec('benchmark/{training.file}.json', {training.name!r}, sets=sets)\n"
+        f"    spec = load_spec('benchmark/{training.file}', {training.name!r}, sets=sets)\n"
         f"    {call}\n"
     )
     with tempfile.TemporaryDirectory() as place:  # sessions import the script they belong to
