@@ -8,7 +8,7 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 PEERS := .venv-peers
 TORCH_VENV := .venv-torch-$(TORCH)
 
-.PHONY: help demo test test-torch torture check format docs bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard bench-playground clean
+.PHONY: help demo test test-long test-torch torture check format docs bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard bench-playground clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -19,6 +19,9 @@ demo: $(VENV)/.installed ## set up, then train PPO on CartPole and show its scor
 
 test: $(VENV)/.installed-dev browser ## set up, then run every test
 	$(BIN)/python -m pytest
+
+test-long: $(VENV)/.installed-dev ## the tests that run on purpose only: searches, clusters, scores, every pair; hours
+	$(BIN)/python -m pytest -m "asynchronous or cluster or compatibility or long_learning or search_smoke"
 
 test-torch: $(TORCH_VENV)/.installed ## the agent's tests with another torch, TORCH=2.15.0, in an environment of its own
 	$(TORCH_VENV)/bin/python -c 'import torch; print("torch", torch.__version__)'

@@ -30,7 +30,7 @@ CASES: dict[str, tuple[str, str, int, float, dict[str, Any]]] = {
     "TD3": ("TD3", "Pendulum-v1", 6_000, -300, {}),
     "TQC": ("TQC", "Pendulum-v1", 6_000, -300, {}),
 }
-ON_PURPOSE = ("TD3", "TQC")  # half a minute each
+ON_PURPOSE = ("SAC", "CrossQ", "TD3", "TQC")  # half a minute to a minute each
 
 
 def minimal(algorithm: str, env: str, frames: int, **agent: Any) -> Spec:

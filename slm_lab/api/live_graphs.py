@@ -11,7 +11,6 @@ trains, however that ends. An error in it stays in it.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -22,12 +21,11 @@ from pathlib import Path
 from loguru import logger
 
 from slm_lab.runs.layout import RunLayout
-from slm_lab.training.executors.local import end_with
 
 FIRST_AFTER_SECONDS = 30.0
 EVERY_SECONDS = 30.0
 DRAWING_SHARE = 0.02  # of the time, at most
-MODULE = "slm_lab.api.live_graphs"
+MODULE = "slm_lab.api.graph_process"
 
 
 @contextmanager
@@ -97,14 +95,3 @@ def _draw(layout: RunLayout, trial: int) -> None:
     sessions = [s for s in read_sessions(layout, trial) if not s.tables["train"].empty]
     if sessions:
         draw_trial(layout, trial, sessions)
-
-
-if __name__ == "__main__":
-    folder, index, *pace = sys.argv[1:]
-    end_with(sys.stdin.read)  # at once, also in the middle of a graph
-    logger.remove()
-    # At this priority it gets a fiftieth of a core that a session wants. At idle priority, the
-    # first graph would take minutes on a fully used machine.
-    if hasattr(os, "nice"):
-        os.nice(19)
-    draw_whenever_it_grew(RunLayout.open(folder), int(index), *map(float, pace))

@@ -172,7 +172,7 @@ def test_killed_and_resumed_it_goes_on_bit_for_bit(slm_lab, example, capsys):
     assert curves(predir) == curves(whole)
 
 
-@pytest.mark.slow
+@pytest.mark.search_smoke
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # what Ray leaves when it shuts down
 def test_its_own_keys_are_searched_over(slm_lab):
     pytest.importorskip("ray", reason="the extra `search` is not installed")

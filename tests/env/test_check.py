@@ -184,11 +184,11 @@ def check():
     """Check an env class."""
 
     def check_class(env, **options):
-        gym.register("Faulty-v0", entry_point=env)
-        return check_env("Faulty-v0", frames=200, **options)
+        gym.register("Unplayable-v0", entry_point=env)
+        return check_env("Unplayable-v0", frames=200, **options)
 
     yield check_class
-    gym.registry.pop("Faulty-v0", None)
+    gym.registry.pop("Unplayable-v0", None)
 
 
 @pytest.mark.parametrize(
@@ -217,9 +217,9 @@ def test_an_env_that_cannot_be_played_is_one_line_with_the_fix(check, env, says)
     [
         (
             RaisesInside,
-            r"`Faulty-v0` cannot be made: it raised FileNotFoundError: map.xml \(test_c",
+            r"`Unplayable-v0` cannot be made: it raised FileNotFoundError: map.xml \(test_c",
         ),
-        (OldGym, "`Faulty-v0` is no gymnasium.Env, perhaps one of the old package gym"),
+        (OldGym, "`Unplayable-v0` is no gymnasium.Env, perhaps one of the old package gym"),
     ],
 )
 def test_an_env_that_raises_while_it_is_made_is_an_error_in_a_line(check, env, says):

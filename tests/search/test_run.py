@@ -289,7 +289,7 @@ def is_under_way(journal: str) -> bool:
     return last.get("event") == "report" and 400 <= last["frame"] <= 1200
 
 
-@pytest.mark.slow
+@pytest.mark.search_smoke
 def test_a_search_that_is_stopped_and_killed_ends_with_the_trials_of_one_that_was_not(tmp_path):
     whole = run(LONGER, "search", RunOptions(log_level="ERROR", data_dir=str(tmp_path / "whole")))
 
@@ -325,7 +325,7 @@ def test_a_search_that_is_stopped_and_killed_ends_with_the_trials_of_one_that_wa
         assert record.score == expected[trial].score, "the curve goes on where it was"
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_search_runs_over_both_nodes_of_a_cluster_and_leaves_it_running(folder, tmp_path):
     from ray.cluster_utils import Cluster
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import shutil
@@ -16,6 +17,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -23,21 +25,13 @@ import torch
 from tests.torture.attack import Attack, Case, Outcome, Result
 from tests.torture.attacks import every_attack
 from tests.torture.comparison import compare_runs
-from tests.torture.faults import Faults
-from tests.torture.finishing import Finishing
 from tests.torture.harness import Schedule, Summary, run_cases, scratch_root
-from tests.torture.kills import Kills
-from tests.torture.links import Links
-from tests.torture.mutations import Mutations
-from tests.torture.page import Page
-from tests.torture.remotes import Remotes
-from tests.torture.searches import Searches
-from tests.torture.specs import Specs
+from tests.torture.slice import SLICE
 from tests.torture.victim import run_isolated
 from tests.torture.warm import copy_instead_of_spawning
 
 pytest.importorskip("dash")
-ONE_PROCESS = ("PPO", "DDQN+PER")
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -59,33 +53,25 @@ def attacked(attacks: list[Attack], most: int, root: Path) -> Summary:
     )
 
 
+@pytest.fixture(scope="module")
+def slice_result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("slice") / "result.json"
+    subprocess.run([sys.executable, "-m", "tests.torture.slice", str(path)], cwd=ROOT, check=True)
+    result: dict[str, Any] = json.loads(path.read_text())
+    return result
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("attack", "most"),
-    [
-        (Kills(families=ONE_PROCESS), 3),
-        (Finishing(families=ONE_PROCESS, each=3), 1),
-        (Searches(), 1),
-        (Mutations(), 2),
-        (Links(), 2),
-        (Faults(), 3),
-        (Specs(), 15),
-        (Remotes(), 4),
-        (Page(), 2),
-    ],
-    ids=lambda value: getattr(value, "name", None),
-)
-def test_a_slice_of_each_attack_ends_well(root: Path, attack: Attack, most: int) -> None:
-    summary = attacked([attack], most, root)
-    assert summary.counts[attack.name].total() == most
-    assert [failure.describe() for failure in summary.failures] == []
+@pytest.mark.parametrize(("name", "most"), [(attack.name, most) for attack, most in SLICE])
+def test_a_slice_of_each_attack_ends_well(
+    slice_result: dict[str, Any], name: str, most: int
+) -> None:
+    assert slice_result[name] == {"cases": most, "failures": []}
 
 
 def test_the_slice_has_every_attack():
     names = {attack.name for attack in every_attack()}
-    # No search on Ray, which takes half a minute.
-    sliced = {"kills", "finishing", "searches", "mutations", "links", "faults", "specs"}
-    assert names == sliced | {"remotes", "page", "ray"}
+    assert names == {attack.name for attack, _ in SLICE} | {"ray"}
 
 
 def test_a_case_is_the_same_whenever_it_is_drawn():

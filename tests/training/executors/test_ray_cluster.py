@@ -172,6 +172,7 @@ def patient(make_spec: Callable[..., Spec], tmp_path: Path, monkeypatch) -> Spec
     )
 
 
+@pytest.mark.cluster
 def test_ctrl_c_stops_the_sessions_and_a_resume_ends_as_if_nothing_had_happened(
     cluster, patient, tmp_path
 ):
@@ -198,6 +199,7 @@ def test_ctrl_c_stops_the_sessions_and_a_resume_ends_as_if_nothing_had_happened(
         assert log.index("stopped early") < log.index("goes on from frame") < log.index(" done")
 
 
+@pytest.mark.cluster
 def test_a_session_whose_node_dies_goes_on_elsewhere_from_its_last_checkpoint(
     cluster, patient, tmp_path
 ):
