@@ -1,6 +1,6 @@
 """Frames per second of slow envs in this process and in worker processes.
 
-    python perf/subprocess_envs.py [--envs 8] [--workers 2 8] [--rounds 3]
+    python perf/subprocess_envs.py [--envs 8] [--workers 2 8] [--rounds 3] [--cases step reset]
 
 Random actions, no agent. Three envs that are slow in a way of their own:
 
@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--envs", type=int, default=8)
     parser.add_argument("--workers", type=int, nargs="+", default=[2, 8])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cases", nargs="+", default=["step", "reset", "uneven"])
     options = parser.parse_args()
     gym.register("Slow-v0", lambda **keys: Slow(**keys))
     cases: dict[str, tuple[dict[str, Any], int, int]] = {
@@ -102,7 +103,8 @@ def main() -> None:
         f"{options.envs} envs, {len(os.sched_getaffinity(0))} cores, load {load:.1f} at the start"
     )
     print(f"{'env':<8}{'back-end':<24}{'first reset, s':>15}{'frames/s':>10}{'ratio':>7}")
-    for case, (kwargs, steps, rounds) in cases.items():
+    for case in options.cases:
+        kwargs, steps, rounds = cases[case]
         alone = 0.0
         for workers in (0, *options.workers):
             keys = {"name": "Slow-v0", "num_envs": options.envs, "max_frame": 1, **kwargs}

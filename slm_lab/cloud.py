@@ -26,7 +26,8 @@ from typing import Any
 import yaml
 
 from slm_lab.error import LabError
-from slm_lab.runs.provenance import PACKAGE_ROOT, git, git_sha, own_modules
+from slm_lab.runs.own_modules import own_modules
+from slm_lab.runs.provenance import PACKAGE_ROOT, git, git_sha
 from slm_lab.spec import Spec, find_spec_file, packaged_spec_dir
 from slm_lab.spec.run_folder import run_place
 

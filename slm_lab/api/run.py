@@ -265,7 +265,7 @@ def _train(spec: Spec, layout: RunLayout, options: RunOptions) -> Result:
         with recorded_run(
             record, options.mode, cores, folder=folder, spec=spec, precision=precision
         ) as this:
-            this.init_from = describe_source(spec)
+            this.init_from = describe_source(spec, layout)
             if spec.meta.extended:
                 this.extended_from = spec.meta.extended[-1].max_frame
             with live_graphs(layout, trial=0):

@@ -118,7 +118,10 @@ def observe_masks(envs: list[Env], seed: int) -> tuple[list[Env], int, Reset | N
 
 
 def _warn(source: str, env: Env) -> None:
+    fix = ""
+    if isinstance(env.action_space, spaces.MultiBinary):
+        fix = " MultiDiscrete of twos says the same, with two entries of the mask for each."
     logger.warning(
         f"env.action_mask: the env offers an action mask ({source}), which is not used: masks are "
-        f"for Discrete and MultiDiscrete actions, and its actions are {env.action_space}."
+        f"for Discrete and MultiDiscrete actions, and its actions are {env.action_space}.{fix}"
     )

@@ -9,9 +9,17 @@ from typing import Any, Literal
 import numpy as np
 
 from slm_lab.env.error import EnvError
-from slm_lab.env.space import Cast, Codecs
+from slm_lab.env.space import Cast, Codecs, ObsCodec
 from slm_lab.env.vector import VectorEnv
 from slm_lab.types import Rows, Transition, on_host
+
+
+class Frames(Cast):
+    """Observations of k frames, which are in the agent's form already."""
+
+    def __init__(self, frame: ObsCodec, k: int, shape: tuple[int, ...]) -> None:
+        super().__init__(shape, frame.dtype)
+        self.frame, self.k = frame, k
 
 
 class FrameStack(VectorEnv):
@@ -36,7 +44,7 @@ class FrameStack(VectorEnv):
         # Every case now joins k frames along axis 1 of the batch.
         self._frame_shape, self._width = frame, frame[0]
         shape = (k * frame[0], *frame[1:])
-        self.codecs = Codecs(Cast(shape, env.spaces.obs_dtype), env.codecs.action)
+        self.codecs = Codecs(Frames(env.codecs.obs, k, shape), env.codecs.action)
         stacked = replace(env.spaces, obs_shape=shape, frame_stack=k, on_device=False)
         self.spaces = replace(stacked, converter=self.codecs)
         self.obs, self._spare_obs, self._final_obs = (self._blank_obs() for _ in range(3))

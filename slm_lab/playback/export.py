@@ -4,8 +4,9 @@ The file holds every step between the two: the conversion of images and of discr
 the frozen normaliser, the net, the most likely action, squashing, and the scale of the env's box.
 
     input   obs [B, ...] as the env gives it: float32, uint8 for images, int64 for integers. With
-            env.frame_stack it is the stacked observation; a Dict or Tuple is flattened as
-            `gymnasium.spaces.flatten` does; the action mask, of an env that has one, comes last
+            env.frame_stack it is the stacked observation; a Dict or Tuple is flattened, frame
+            by frame, as `gymnasium.spaces.flatten` does; the action mask, of an env that has one,
+            comes last
     output  action [B, ...] as the env's `step` takes it
 
 A file is kept only if, after reading it back, it acts as the agent in memory does.
@@ -29,10 +30,10 @@ from slm_lab.agent.agent import Agent
 from slm_lab.env import space
 from slm_lab.env.space import Codecs, OneHot
 from slm_lab.env.vector import VectorEnv
+from slm_lab.env.wrapper import Frames
 from slm_lab.playback.saved_agent import load_session
 from slm_lab.runs.files import path_beside
 from slm_lab.runs.find import SavedRun
-from slm_lab.spec import MultiInputNetSpec
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.types import on_host
 
@@ -66,11 +67,6 @@ def export_policy(
             f"agent.net.type: {run.spec.agent.net.type} acts on a history, and a file of obs "
             "-> action has none. Export an agent with another net, or load this one with "
             "slm_lab.load_agent."
-        )
-    if run.spec.env.frame_stack > 1 and isinstance(run.spec.agent.net, MultiInputNetSpec):
-        raise ExportError(
-            "env.frame_stack: a stack of several parts has no form as one flat observation. "
-            "Export an agent with env.frame_stack 1, or load this one with slm_lab.load_agent."
         )
     packages = ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ()
     if missing := ", ".join(name for name in packages if importlib.util.find_spec(name) is None):
@@ -112,47 +108,54 @@ class Policy(nn.Module):
 
 def portable(codecs: Codecs) -> Codecs:
     """Codecs with one input: the parts of a Dict or Tuple observation as one flat vector."""
-    if isinstance(codecs.obs, space.Parts):
-        return Codecs(FlatParts(codecs.obs), codecs.action)
+    obs = codecs.obs
+    if isinstance(obs, space.Parts):
+        return Codecs(FlatParts(obs, obs.shape), codecs.action)
+    if isinstance(obs, Frames) and isinstance(obs.frame, space.Parts):
+        return Codecs(FlatParts(obs.frame, obs.shape, obs.k), codecs.action)
     return codecs
 
 
 class FlatParts(space.ObsCodec):
     """The parts of an observation as one float32 row, each in the env's own order.
 
-    Rows for the agent are float32, too, also where those of the env are bytes.
+    Rows for the agent are float32, too, also where those of the env are bytes. Of several frames
+    there is such a row each, in the `shape` of the env's own: (frames, width), or one after the
+    other.
     """
 
-    def __init__(self, parts: space.Parts) -> None:
-        self._parts = parts
+    def __init__(self, parts: space.Parts, shape: tuple[int, ...], frames: int = 1) -> None:
+        self._parts, self._frames = parts, frames
         self.codecs = [leaf.codec for leaf in parts.leaves]
         self.sizes = [math.prod(codec.shape) for codec in self.codecs]
-        super().__init__((sum(self.sizes),))
+        width = sum(self.sizes)
+        super().__init__((frames * width,) if len(shape) == 1 else (frames, width))
 
     def write(self, obs: np.ndarray, out: np.ndarray) -> None:
         out[...] = self.encode(torch.from_numpy(obs)).numpy()
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """Flat observations from the env's rows [N, ...]."""
-        flat = []
+        flat, frames = [], rows.reshape(len(rows) * self._frames, -1)
         for leaf in self._parts.leaves:
-            part = leaf.place(rows)
+            part = leaf.place(frames)
             if isinstance(leaf.codec, space.ChannelsFirst):
                 part = leaf.codec.read(part)
-            flat.append(part.reshape(len(rows), -1).astype(np.float32))
-        return np.concatenate(flat, -1)
+            flat.append(part.reshape(len(frames), -1).astype(np.float32))
+        return np.concatenate(flat, -1).reshape(-1, *self.shape)
 
     def encode(self, obs: Tensor) -> Tensor:
         """Flat observations in the order of the agent's rows."""
         encoded = []
-        for codec, part in zip(self.codecs, torch.split(obs, self.sizes, -1), strict=True):
+        frames = torch.split(obs.reshape(-1, sum(self.sizes)), self.sizes, -1)
+        for codec, part in zip(self.codecs, frames, strict=True):
             if isinstance(codec, space.ChannelsFirst):
                 channels, height, width = codec.shape
                 image = part.reshape(-1, height, width, channels)
                 encoded.append(image.permute(0, 3, 1, 2).flatten(1))
             else:
                 encoded.append(part)
-        return torch.cat(encoded, -1)
+        return torch.cat(encoded, -1).reshape(-1, *self.shape)
 
 
 def obs_encoder(codecs: Codecs) -> Callable[[Tensor], Tensor]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loguru import logger
+
 from slm_lab.runs.files import open_for_reading
 from slm_lab.runs.find import (
     SAFETENSORS,
@@ -21,6 +23,8 @@ from slm_lab.runs.find import (
     saved_sessions,
 )
 from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.provenance import read_run_records
+from slm_lab.runs.resume import has_checkpoint
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.run_folder import RunFolderError, listed, spec_files
 from slm_lab.spec.schema import InitFrom
@@ -90,14 +94,53 @@ def with_source(spec: Spec, data_dir: Path) -> Spec:
     return spec.with_values({"meta.init_from": {**dict(source), "folder": folder.as_posix()}})
 
 
-def describe_source(spec: Spec) -> dict[str, Any] | None:
-    """The agents that the sessions of a run begin with, for its provenance."""
+def describe_source(spec: Spec, layout: RunLayout) -> dict[str, Any] | None:
+    """The agents that the sessions of a run begin with, for its provenance.
+
+    A resumed run has them on record. If they have changed since, a session that has its own
+    checkpoint does not mind, and one that would begin now is refused by a SpecError.
+    """
     source = spec.meta.init_from
     if source is None:
         return None
-    try:
-        agents = {s: source_agent(source, s) for s in range(spec.meta.max_session)}
-        taken = {str(s): {"agent": a.name, "sha256": a.sha256()} for s, a in agents.items()}
-    except RunFolderError:  # gone since the run began, which a resume does not mind
-        taken = {}
-    return {"folder": source.folder, "sessions": taken}
+    records = read_run_records(layout.trial_provenance(0), folder=layout.predir)
+    known = next((each.init_from for each in records if each.init_from), None)
+    then = _by_session(known)
+    taken, problems, changed = {}, list[Problem](), False
+    for session in range(spec.meta.max_session):
+        try:
+            agent = source_agent(source, session)
+            now = {"agent": agent.name, "sha256": agent.sha256()}
+        except RunFolderError:  # gone since the run began
+            continue
+        taken[str(session)] = now
+        before = then.get(str(session), now)
+        if before["sha256"] == now["sha256"]:
+            continue
+        changed = True
+        if not has_checkpoint(layout, 0, session):
+            was, found = (f"{e['agent']}, sha256 {e['sha256'][:16]}" for e in (before, now))
+            message = (
+                f"{source.folder} has changed since this run began: session {session}, which has "
+                f"no checkpoint yet, was to begin with {was}; found {found}. Put the files back, "
+                "or begin a new run."
+            )
+            problems.append(Problem("meta.init_from", message))
+    if problems:
+        raise SpecError(problems, f"resuming {layout.predir}")
+    if changed:
+        fix = "the sessions go on from their own checkpoints, which do not need it"
+        logger.warning(f"meta.init_from: {source.folder} has changed since this run began; {fix}.")
+    return {"folder": source.folder, "sessions": taken | then}
+
+
+def _by_session(known: object) -> dict[str, dict[str, str]]:
+    """The agents of an earlier record, by session; of a damaged one nothing."""
+    sessions = known.get("sessions") if isinstance(known, dict) else None
+    found = sessions.items() if isinstance(sessions, dict) else ()
+    keys = {"agent", "sha256"}
+    return {
+        session: {key: str(entry[key]) for key in keys}
+        for session, entry in found
+        if isinstance(entry, dict) and keys <= entry.keys()
+    }

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import re
 import resource
 import subprocess
 import time
@@ -191,15 +190,6 @@ def git(*arguments: str, root: Path | None = None) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def own_modules(spec: Spec) -> list[Path]:
-    """The modules and packages in the working directory that a spec names, as `env.name` does with
-    `my_module:MyEnv-v0`."""
-    tops = {module.partition(".")[0] for module in named_modules(spec)}
-    names = sorted(top for top in tops if re.fullmatch(r"\w+", top))
-    places = [[Path(f"{name}.py"), Path(name)] for name in names]
-    return [path.resolve() for each in places for path in [*filter(Path.exists, each)][:1]]
 
 
 def module_hashes(spec: Spec) -> dict[str, dict[str, str]]:

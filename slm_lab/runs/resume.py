@@ -146,6 +146,12 @@ def stop_reasons(layout: RunLayout, trial: int, sessions: Iterable[int]) -> dict
     return {s: m.stop_reason for s, m in manifests.items() if m and m.finished and m.stop_reason}
 
 
+def has_checkpoint(layout: RunLayout, trial: int, session: int) -> bool:
+    """Whether a resume finds the session's own agent."""
+    folder = layout.checkpoint_dir(trial, session)
+    return any((folder / name).exists() for name in ("last", "last-1"))
+
+
 def last_manifest(layout: RunLayout, trial: int, session: int) -> CheckpointManifest | None:
     """The manifest of a session's last good checkpoint."""
     folder = layout.checkpoint_dir(trial, session)

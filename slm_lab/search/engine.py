@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from slm_lab.runs.layout import RunLayout
-from slm_lab.runs.provenance import own_modules
+from slm_lab.runs.own_modules import own_modules
 from slm_lab.runs.search_journal import Status, TrialReport
 from slm_lab.search import ray_setup
 from slm_lab.search.display import SearchDisplay

@@ -55,8 +55,8 @@ def ray_ready(
     address: str | None, search_dir: Path, modules: Sequence[Path] = ()
 ) -> Iterator[None]:
     """Connect to a Ray: the caller's if there is one, the cluster at an address, or a local Ray
-    that is started here and stopped again. Nothing else is ever stopped. A cluster is sent the
-    modules of the user's own."""
+    that is started here and stopped again. Nothing else is ever stopped. Its processes find the
+    modules of the user's own, which a cluster is sent."""
     if address:
         with cluster_ready(address, modules):
             yield
@@ -68,7 +68,10 @@ def ray_ready(
     not_of_ray = children()
     remember_processes(search_dir)  # this one, in case it is killed while Ray starts
     try:
-        with _code_on_path(), signals_kept():  # every process that Ray starts inherits the path
+        with (
+            _code_on_path(modules),
+            signals_kept(),
+        ):  # every process that Ray starts inherits the path
             ray.init(address="local", num_cpus=available_cores(), include_dashboard=False, **QUIET)
     except BaseException as error:
         _shut_down([process for process in children() if process not in not_of_ray])
@@ -141,13 +144,16 @@ def _check_fit(wanted: Mapping[str, float], nodes: list[dict[str, float]]) -> No
 
 
 @contextmanager
-def _code_on_path() -> Iterator[None]:
-    """Let new processes import the slm_lab that runs here, also when it is a checkout."""
+def _code_on_path(modules: Sequence[Path]) -> Iterator[None]:
+    """Let new processes import the slm_lab that runs here, also when it is a checkout, and modules
+    from a folder that only this process has on its path. They look in the working directory last,
+    as this one does."""
     before = os.environ.get("PYTHONPATH")
-    if PACKAGE_ROOT.name not in ("site-packages", "dist-packages"):
-        os.environ["PYTHONPATH"] = os.pathsep.join(
-            [str(PACKAGE_ROOT), *([before] if before else [])]
-        )
+    in_checkout = PACKAGE_ROOT.name not in ("site-packages", "dist-packages")
+    folders = {str(path.parent): None for path in modules if path.parent != Path.cwd()}
+    path = [*([str(PACKAGE_ROOT)] if in_checkout else []), *([before] if before else []), *folders]
+    if path:
+        os.environ["PYTHONPATH"] = os.pathsep.join(path)
     try:
         yield
     finally:

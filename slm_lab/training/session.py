@@ -20,6 +20,7 @@ from slm_lab.env.make import make_env
 from slm_lab.env.vector import VectorEnv
 from slm_lab.runs.files import write_or_warn
 from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.resume import has_checkpoint
 from slm_lab.spec import Spec
 from slm_lab.training.callback import RunningSession, make_callbacks
 from slm_lab.training.checkpoint import check_actions, check_fits, tree_bytes
@@ -65,7 +66,8 @@ class Session:
         self._eval_env = make(seed=seeds.eval_env) if spec.meta.rigorous_eval else None
         device = trial * spec.meta.max_session + session + options.cuda_offset
         self._agent = make_agent(spec, self._env.spaces, seed=seeds.agent, device_index=device)
-        if spec.meta.init_from is not None and not self._has_checkpoint():
+        goes_on = options.resume and has_checkpoint(layout, trial, session)
+        if spec.meta.init_from is not None and not goes_on:
             begin_with(self._agent, spec.meta.init_from, session)
         if shared is not None:
             algorithm = SharedAlgorithm(self._agent.algorithm, shared, join=not options.resume)
@@ -248,11 +250,6 @@ class Session:
         if self._loop.has_begun and not np.array_equal(now, obs, equal_nan=True):
             logger.info("the env began new episodes: nothing joins them to the steps before")
             self._agent.truncate_episodes(obs)
-
-    def _has_checkpoint(self) -> bool:
-        """Whether a resume finds the session's own agent."""
-        folder = self._layout.checkpoint_dir(self._trial, self._session)
-        return self._options.resume and any((folder / n).exists() for n in ("last", "last-1"))
 
     def _resume(self, max_bytes: int) -> None:
         if not self.saver.restore(self.load_state_dict, max_bytes):

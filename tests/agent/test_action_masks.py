@@ -21,7 +21,7 @@ from tests import masks
 from tests.masks import CHOICES, LENGTH, MINES
 
 DISCRETE = ["SARSA", "VanillaDQN", "DQN", "DoubleDQN", "QRDQN", "C51"]
-DISCRETE += ["SoftActorCritic", "CrossQ"]
+DISCRETE += ["Rainbow", "SoftActorCritic", "CrossQ"]
 ON_POLICY = ["Reinforce", "ActorCritic", "PPO", "SIL", "PPOSIL", "Random"]
 MASKED: dict[str, Any] = {"env.name": MINES, "env.num_envs": 3, "env.max_frame": 300}
 GRU = {"type": "RecurrentNet", "rnn_hidden_size": 4, "seq_len": 4}
@@ -31,6 +31,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "at random": ("DQN", {"agent.algorithm.action_policy": "random"}),
     "n-step and PER": ("DQN", PER),
     "dueling": ("DQN", {"agent.net.type": "DuelingMLPNet"}),
+    "noisy": ("DQN", {"agent.net.noisy": True}),
+    "noisy QR-DQN": ("QRDQN", {"agent.net.noisy": True, "agent.net.type": "DuelingMLPNet"}),
     "stacked frames": ("DQN", {"env.frame_stack": 3}),
     "concatenated frames": ("PPO", {"env.frame_stack": 3, "env.frame_op": "concat"}),
     "normalised": ("PPO", {"env.normalize_obs": True}),
@@ -158,6 +160,22 @@ def test_targets_take_the_maximum_over_the_allowed_actions(algorithm, make_spec)
     for target, mask in zip(found.tolist(), EVERY_MASK, strict=True):
         best = max((a for a in range(4) if mask[a]), key=lambda a: select[a])
         assert target == pytest.approx(1 + 0.5 * slow[best].item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["QRDQN", "C51"])
+def test_targets_are_the_distribution_of_the_best_allowed_action(algorithm, make_spec):
+    dqn: Any = make_agent(make_spec(algorithm), ROW, seed=0).algorithm
+    dqn.learner.state["target_net"].normal_(generator=torch.Generator().manual_seed(1))
+    half, free = torch.tensor([0.5]), torch.tensor([[*SEEN, 1, 1, 1, 1]])
+    slow = dqn._q(dqn.learner.state | {"net": dqn.learner.state["target_net"]}, free)[0]
+    mean = dqn.q_value(slow)[0]
+    for mask in EVERY_MASK:
+        row = torch.tensor([[*SEEN, *mask]])
+        found, _ = dqn._td_target(dqn.learner.state, torch.ones(1), row, half)
+        best = max((a for a in range(4) if mask[a]), key=lambda a: mean[a])
+        only_best = torch.nn.functional.one_hot(torch.tensor([best]), 4)
+        expected, _ = dqn.target(torch.ones(1), half, slow, only_best)
+        torch.testing.assert_close(found, expected)
 
 
 def test_q_learning_finds_the_values_of_brute_force(make_spec):

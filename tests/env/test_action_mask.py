@@ -147,18 +147,28 @@ def test_a_mask_of_another_size_is_refused_by_key():
         env.reset()
 
 
-def test_a_mask_that_the_actions_cannot_have_is_one_warning():
+@pytest.mark.parametrize("source", ["info", "method", "dict"])
+@pytest.mark.parametrize(
+    ("actions", "says"),
+    [
+        (spaces.Box(-1, 1, (2,), np.float32), "its actions are Box(-1.0, 1.0, (2,), float32)."),
+        (spaces.MultiBinary(3), "MultiBinary(3). MultiDiscrete of twos says the same"),
+    ],
+)
+def test_a_mask_that_the_actions_cannot_have_is_one_warning(source, actions, says):
     class Wheel(Mines):
         def __init__(self):
-            super().__init__()
-            self.action_space = spaces.Box(-1, 1, (2,), np.float32)
+            super().__init__(source)
+            self.action_space = actions
 
     lines: list[Any] = []
     sink = logger.add(lines.append, level="WARNING")
     env = GymnasiumVectorEnv([Wheel(), Wheel()], seed=0)
     logger.remove(sink)
     assert env.spaces.mask == 0
-    assert [line.record["message"][:16] for line in lines] == ["env.action_mask:"]
+    (message,) = [line.record["message"] for line in lines]
+    assert message.startswith("env.action_mask: ")
+    assert says in message
 
 
 def test_env_check_tells_of_the_mask():

@@ -213,9 +213,11 @@ def test_the_other_formats_hold_the_same(make_spec, pendulum, export, format, ca
     assert path.suffix == {"torch-export": ".pt2", "onnx": ".onnx"}[format]
 
 
-def test_a_policy_with_a_mask_reads_it_behind_the_values(make_spec, export):
+@pytest.mark.parametrize("algorithm", ["DQN", "Rainbow"])
+def test_a_policy_with_a_mask_reads_it_behind_the_values(make_spec, export, algorithm):
+    net = {"type": "MLPNet", "hid_layers": [8]} | OPTIMIZER
     with masks.registered():
-        path = export(make_spec("DQN", env__name=masks.MINES))
+        path = export(make_spec(algorithm, env__name=masks.MINES, agent__net=net))
     rows = np.tile(np.array([0.1, 0.5, 0.9, 0.3], np.float32), (4, 1))
     actions = act(path, np.concatenate([rows, np.eye(4, dtype=np.float32)], 1))
     assert actions.tolist() == [0, 1, 2, 3]
@@ -243,6 +245,27 @@ def test_a_policy_of_parts_reads_them_flattened(make_spec, train_folder):
     assert act(path, flat).tolist() == np.asarray(agent.act(row, explore=False)).tolist()
 
 
+@pytest.mark.parametrize(("op", "shape"), [("stack", (2, 1029)), ("concat", (2058,))])
+def test_a_stack_of_parts_is_a_flat_row_for_each_frame(make_spec, train_folder, op, shape):
+    """An image, a vector and a mask: 1024, 2 and 3 numbers."""
+    net = {"type": "MultiInputNet", "conv_hid_layers": [[2, 4, 4]]} | OPTIMIZER
+    keys = {"env__frame_stack": 2, "env__frame_op": op, "env__masks": True}
+    with parts.registered():
+        folder = train_folder(make_spec("DQN", env__name=parts.SIGNS, agent__net=net, **keys))
+        path = export_policy(open_run(folder), 0, format="torchscript")
+        agent, ours = load_agent(folder, seed=1)
+        rows = [ours.reset().copy()]
+        rows.append(ours.step(agent.env_action(agent.act(rows[0], explore=False))).obs.copy())
+    for row in rows:
+        seen = []
+        for frame in row.reshape(2, 1, -1):
+            shown = ours.codecs.obs.frame.read(frame)
+            in_order = shown["camera"], shown["sensors"]["goal"], shown["action_mask"]
+            seen += [np.asarray(part, np.float32).ravel() for part in in_order]
+        flat = np.concatenate(seen).reshape(1, *shape)
+        assert act(path, flat)[0] == agent.act(row[:1], explore=False)[0]
+
+
 def test_flat_parts_become_the_rows_that_the_agent_reads():
     shown = spaces.Dict(a=spaces.Box(0, 255, (4, 5, 3), np.uint8), b=spaces.Discrete(3), c=VECTOR)
     shown.seed(0)
@@ -251,7 +274,7 @@ def test_flat_parts_become_the_rows_that_the_agent_reads():
     assert isinstance(codec, Parts)
     row = np.zeros((1, *codec.shape), codec.dtype)
     codec.write(obs, row[0])
-    flat = module.FlatParts(codec)
+    flat = module.FlatParts(codec, codec.shape)
     np.testing.assert_array_equal(flat.read(row)[0], spaces.flatten(shown, obs))
     seen = FloatRows(Spaces(codec.shape, codec.dtype, "discrete", (2,), parts=codec.parts))
     encoded = flat.encode(torch.from_numpy(flat.read(row)))

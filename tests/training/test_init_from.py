@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
 from loguru import logger
 
-from slm_lab import RunOptions, SpecError, run
-from slm_lab.runs.init_from import source_agent, with_source
+from slm_lab import RunOptions, SpecError, load_spec, run
+from slm_lab.runs.init_from import describe_source, source_agent, with_source
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec.run_folder import RunFolderError
 from slm_lab.spec.schema import InitFrom
@@ -141,6 +142,31 @@ def test_the_source_is_found_by_name_and_recorded_with_its_hash(tmp_path):
     assert record == {"folder": first.predir.as_posix(), "sessions": {"0": named}}
     # The name stands for the run that it meant: a resume does not look again.
     assert run(fine, "train@latest", options).frame == metrics.frame
+
+
+def test_a_source_that_has_changed_is_refused_where_a_session_would_begin_with_it(tmp_path):
+    """A resumed session that has a checkpoint of its own goes on, and the record stays."""
+    options = RunOptions(data_dir=str(tmp_path / "data"), log_level="ERROR")
+    first = run(small_spec("PPO"), "train", options)
+    fine = small_spec("PPO", meta__random_seed=9, meta__init_from="tiny").renamed("fine")
+    metrics = run(fine, "train", options)
+    layout = RunLayout(metrics.predir, "fine")
+    saved_spec = load_spec(layout.trial_spec_path(0), "fine")
+    began_with = describe_source(saved_spec, layout)
+    path = RunLayout(first.predir, "tiny").model_path(0, 0, "net", "model", best=True)
+    weights = torch.load(path, weights_only=True)
+    torch.save({key: tensor + 1 for key, tensor in weights.items()}, path)
+
+    said: list[str] = []
+    sink = logger.add(said.append, level="WARNING", format="{message}")
+    assert describe_source(saved_spec, layout) == began_with
+    logger.remove(sink)
+    assert "has changed since this run began; the sessions go on" in "".join(said)
+    shutil.rmtree(layout.checkpoint_dir(0, 0))
+    with pytest.raises(SpecError, match=r"meta\.init_from: .* session 0, which has no checkpoint"):
+        run(fine, "train@latest", options)
+    path.unlink()  # gone altogether: what begins with it says so, and nothing else asks
+    assert describe_source(saved_spec, layout) == began_with
 
 
 def test_the_spec_of_the_other_run_is_not_even_read(begin, train_folder):

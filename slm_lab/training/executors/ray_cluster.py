@@ -27,7 +27,8 @@ from typing import Any
 from loguru import logger
 
 from slm_lab.runs.layout import FOLDERS, RunLayout
-from slm_lab.runs.provenance import PACKAGE_ROOT, own_modules
+from slm_lab.runs.own_modules import own_modules
+from slm_lab.runs.provenance import PACKAGE_ROOT
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.training.console import Progress, Told
 from slm_lab.training.executors import local, shipping

@@ -143,6 +143,33 @@ def test_a_trial_over_two_nodes_is_the_trial_on_this_machine(
     assert unfinished_sessions(spec, there, 0) == [1]
 
 
+TOLD = """
+from beside import COLUMN
+from slm_lab.training.callback import Callback
+
+
+class Told(Callback):
+    def on_row(self, session, row):
+        return {COLUMN: float(session.frame)}
+"""
+
+
+def test_callbacks_and_what_they_import_travel_to_a_node_that_does_not_have_them(
+    cluster, make_spec, tmp_path, monkeypatch
+):
+    """The folder of the modules is not the one that Ray shows to every process on this machine."""
+    folder = tmp_path / "only_here"
+    folder.mkdir()
+    (folder / "told.py").write_text(TOLD)
+    (folder / "beside.py").write_text("COLUMN = 'told'\n")
+    monkeypatch.syspath_prepend(str(folder))
+    layout = RunLayout.create("tiny", "told", tmp_path)
+    end = run(make_spec(meta__callbacks=["told:Told"]), layout, cluster.address)
+    assert end == TrialEnd({})
+    table = read_session(layout.session_csv(0, 0, "train"))
+    assert (table["told"] == table["frame"]).all()
+
+
 def when(layout: RunLayout, sessions: range, act: Any) -> threading.Thread:
     """Do something once a checkpoint of every session has arrived."""
 
