@@ -57,7 +57,7 @@ ON_THE_PAGE = (
         (
             "env.max_frame=20000",
             "meta.max_session=1",
-            "meta.max_trial=8",
+            "meta.max_trial=16",
             "meta.search_scheduler.grace_period=5000",
             "meta.random_seed=1",
         ),
@@ -80,6 +80,9 @@ def main() -> None:
             shrink(drawn, IMAGES / drawn.name)
     trial = next(folders[-1].glob("*_trial_graph_mean_returns_ma_vs_frames.png"))
     shrink(trial, IMAGES / "trial.png")
+    searched = ON_THE_PAGE[-1].folder(data)
+    for kind in ("experiment_graph", "experiment_graph_parallel"):
+        shrink(searched / f"{ON_THE_PAGE[-1].name}_{kind}.png", IMAGES / f"search_{kind}.png")
 
 
 def train(training: Training, data: Path) -> None:

@@ -18,6 +18,7 @@ from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.playback.export import export_policy
 from slm_lab.runs.find import open_run
 from slm_lab.runs.layout import RunLayout
+from slm_lab.search.plan import plan_search
 from slm_lab.spec import Spec, check_file, spec_from_dict
 from slm_lab.training.options import RunOptions
 from slm_lab.training.session import Session
@@ -75,6 +76,8 @@ def test_the_spec_of_an_example_is_valid_as_printed(name):
     assert list(yaml.safe_load(FILES[name])) == [check.name]
     spec = load_spec(name)
     assert spec_from_dict(spec.resolved(), spec.name) == spec, "as `slm-lab spec` prints it"
+    if spec.search:
+        assert plan_search(spec).max_trial >= 3
 
 
 @pytest.mark.slow

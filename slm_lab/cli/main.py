@@ -131,10 +131,11 @@ def _with_command(arguments: list[str]) -> list[str]:
     shipped = {name for _, name in packaged_specs()}
     if first in shipped or Path(first).exists():
         return ["run", *arguments]
-    close = nearest(first, sorted({*NAMES, *shipped}))
-    hint = f" Did you mean {' or '.join(f'`slm-lab {name}`' for name in close)}?" if close else ""
-    if first in ("train", "dev", "search"):
-        hint = f" Did you mean `slm-lab run SPEC_NAME {first}`?"
+    typed = {name: name for name in (*NAMES, *shipped)}
+    typed |= {mode: f"run SPEC_NAME {mode}" for mode in ("train", "dev", "search")}
+    close = nearest(first, [first] if first in typed else sorted(typed))
+    hint = " or ".join(f"`slm-lab {typed[name]}`" for name in close)
+    hint = f" Did you mean {hint}?" if hint else ""
     raise UnknownCommand(f"there is no `{first}`.{hint} `slm-lab --help` lists the commands.")
 
 

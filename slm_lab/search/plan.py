@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from loguru import logger
 
+from slm_lab.analysis.trial import analyze_ended_trial
 from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.provenance import save_spec
 from slm_lab.search.space import Dimension, dimensions
 from slm_lab.spec import Problem, Spec, SpecError
 from slm_lab.spec.error import did_you_mean
@@ -189,10 +191,12 @@ def _grid_trials(
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Measured speed of one session, and the seconds that each takes besides, to begin."""
+    """Measured speed of one session, the seconds that each takes besides, to begin, and those of a
+    trial's metrics and graphs, for which the process of the search lets the others wait."""
 
     frames_per_second: float
     seconds_to_begin: float = 0.0
+    seconds_to_draw: float = 0.0
 
 
 def describe_search(spec: Spec, speed: Speed) -> str:
@@ -220,8 +224,10 @@ def describe_search(spec: Spec, speed: Speed) -> str:
         lines.append(f"         about {frames:,} {passing}")
     duration = format_duration(search_seconds(plan, frames, parallel, speed))
     measured = f"{speed.frames_per_second:,.0f} frames/s of one session"
-    begins = f", and {speed.seconds_to_begin:.1f} s for each to begin, both measured now"
-    return "\n".join([*lines, f"Time     about {duration}, at the {measured}{begins}"])
+    begins = f"{speed.seconds_to_begin:.1f} s for each to begin"
+    draws = f"{speed.seconds_to_draw:.1f} s for the graphs of a trial, all measured now"
+    lines += [f"Time     about {duration}, at the {measured}", f"         {begins}, {draws}"]
+    return "\n".join(lines)
 
 
 def search_seconds(plan: SearchPlan, frames: int, parallel: int, speed: Speed) -> float:
@@ -231,7 +237,8 @@ def search_seconds(plan: SearchPlan, frames: int, parallel: int, speed: Speed) -
     work += plan.max_trial * plan.max_session * speed.seconds_to_begin
     rounds = plan.max_trial / parallel
     idle = math.ceil(rounds) / rounds if plan.halving is None else 1.0
-    return SECONDS_TO_START + work / parallel * idle
+    drawing = plan.max_trial * speed.seconds_to_draw
+    return SECONDS_TO_START + work / parallel * idle + drawing
 
 
 def measure_speed(spec: Spec, seconds: float = 4.0) -> Speed:
@@ -253,7 +260,7 @@ def measure_speed(spec: Spec, seconds: float = 4.0) -> Speed:
 def _measure(spec: Spec, options: RunOptions, seconds: float) -> Speed:
     from slm_lab.training.session import Session
 
-    with TemporaryDirectory() as folder, ExitStack() as afterwards:
+    with TemporaryDirectory() as folder:
         layout = RunLayout.create(spec.name, "speed", folder)
         began, end = time.monotonic(), math.inf
 
@@ -264,16 +271,30 @@ def _measure(spec: Spec, options: RunOptions, seconds: float) -> Speed:
             return now > began + PATIENCE or session.is_settled
 
         session = Session(spec, layout, 0, 0, options, should_stop=should_stop)
-        afterwards.callback(session.close)
-        session.advance()
-        settled, frame = time.monotonic(), session.frame
-        end = settled + seconds
-        session.advance()
-        spent, trained = time.monotonic() - settled, session.frame - frame
+        with closing(session):
+            session.advance()
+            settled, frame = time.monotonic(), session.frame
+            end = settled + seconds
+            session.advance()
+            spent, trained = time.monotonic() - settled, session.frame - frame
+        save_spec(spec, layout.trial_spec_path(0), layout, 0, "", 0)  # graphs tell what they show
+        draws = _seconds_to_draw(layout)
         if trained == 0:  # the budget was too small to tell the two apart
-            return Speed(max(frame, 1) / (settled - began))
+            return Speed(max(frame, 1) / (settled - began), seconds_to_draw=draws)
         speed = trained / spent
-        return Speed(speed, max(0.0, settled - began - frame / speed))
+        return Speed(speed, max(0.0, settled - began - frame / speed), draws)
+
+
+def _seconds_to_draw(layout: RunLayout) -> float:
+    """Seconds of the metrics and graphs of a trial, once what draws them is imported."""
+    began = time.monotonic()
+    for _ in range(2):
+        began = time.monotonic()
+        try:
+            analyze_ended_trial(layout, 0, html=False)
+        except (ValueError, FileNotFoundError):  # no row yet, so nothing to draw
+            return 0.0
+    return time.monotonic() - began
 
 
 def _middle(spec: Spec) -> Spec:

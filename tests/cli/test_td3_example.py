@@ -18,6 +18,7 @@ from loguru import logger
 from slm_lab import evaluate, load_spec, run
 from slm_lab.analysis.tables import drop_clock, read_session
 from slm_lab.runs.layout import RunLayout
+from slm_lab.search.plan import plan_search
 from slm_lab.spec import Spec
 from slm_lab.training.options import RunOptions
 from slm_lab.training.session import Session
@@ -175,6 +176,7 @@ def test_killed_and_resumed_it_goes_on_bit_for_bit(slm_lab, example, capsys):
 @pytest.mark.search_smoke
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # what Ray leaves when it shuts down
 def test_its_own_keys_are_searched_over(slm_lab):
+    assert plan_search(load_spec("td3.yaml")).max_trial == 9
     pytest.importorskip("ray", reason="the extra `search` is not installed")
     metrics = run(small("meta.max_trial=2", "meta.search_sampler=random"), "search", QUIET)
     table = next(metrics.predir.glob("*_experiment_df.csv")).read_text()

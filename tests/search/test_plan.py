@@ -103,6 +103,9 @@ def test_the_time_counts_what_trials_take_to_begin_and_the_cores_that_idle_at_th
     three rounds, the last of which leaves a core idle: 3 / 2.5 of 15 s, after the start."""
     plan = plan_search(searched(env__max_frame=200, meta__max_session=2, meta__max_trial=5))
     assert search_seconds(plan, plan.most_frames, 2, Speed(100.0, 1.0)) == SECONDS_TO_START + 18.0
+    # The graphs of the trials are drawn by one process, one after another.
+    drawn = Speed(100.0, 1.0, seconds_to_draw=2.0)
+    assert search_seconds(plan, plan.most_frames, 2, drawn) == SECONDS_TO_START + 28.0
 
 
 def test_early_stopping_leaves_no_core_idle(searched):
@@ -133,7 +136,7 @@ def test_the_speed_is_that_of_a_trial_in_the_middle_once_it_learns(monkeypatch, 
     tree = {
         "agent": {"algorithm": algorithm},
         "env": {"name": "CartPole-v1", "num_envs": 2, "max_frame": 5_000},
-        "meta": {"compile": "off", "max_trial": 4},
+        "meta": {"compile": "off", "max_trial": 4, "log_frequency": 20},
         "search": {"agent.algorithm.gamma__uniform": [0.5, 0.7]},
     }
     speed = measure_speed(spec_from_dict(tree, "tiny"), seconds=0.05)
@@ -141,4 +144,5 @@ def test_the_speed_is_that_of_a_trial_in_the_middle_once_it_learns(monkeypatch, 
     assert gamma == pytest.approx(0.6)
     assert 1 <= before < after
     assert speed.frames_per_second > 0
+    assert speed.seconds_to_draw > 0
     assert list(tmp_path.iterdir()) == []
