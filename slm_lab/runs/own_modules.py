@@ -12,6 +12,8 @@ from slm_lab.spec import Spec
 from slm_lab.spec.run_folder import run_place
 from slm_lab.spec.trust import find_module, named_modules
 
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+
 
 def own_modules(spec: Spec) -> list[Path]:
     """The user's own files and packages that a spec needs on another machine: the modules it names,
@@ -40,10 +42,9 @@ def _own_place(top: str, *, is_named: bool) -> Path | None:
     place = found.file or found.places[0]
     if place.name == "__init__.py":
         place = place.parent
-    if not (place.is_dir() or place.suffix == ".py") or run_place(place):
-        return None
-    installed = (sysconfig.get_path(each) for each in ("stdlib", "purelib", "platlib"))
-    return None if any(place.is_relative_to(folder) for folder in installed) else place
+    is_installed = INSTALLED & {*place.parts} or place.is_relative_to(sysconfig.get_path("stdlib"))
+    is_code = place.is_dir() or place.suffix == ".py"
+    return place if is_code and not is_installed and not run_place(place) else None
 
 
 def _imported_tops(file: Path) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,9 @@ def test_every_module_that_a_spec_names_travels(here):
 
 
 def test_what_a_named_module_imports_travels_with_it(here):
-    Path("own_env.py").write_text("from helper import x\nimport numpy, missing, sys, notes\n")
+    Path("own_env.py").write_text(
+        "from helper import x\nimport json, missing, sys, notes, compiled\n"
+    )
     Path("helper.py").write_text("def later():\n    import deep.inner\n")
     (here / "deep").mkdir()
     Path("deep/__init__.py").write_text("from . import inner\n")
@@ -53,6 +56,7 @@ def test_what_a_named_module_imports_travels_with_it(here):
     Path("other.py").write_text("this is no Python")
     Path("idle.py").write_text("")
     (here / "notes").mkdir()  # a folder that has the name of a module by chance
+    Path(f"compiled{EXTENSION_SUFFIXES[0]}").touch()  # for this machine alone
     assert own_modules(tiny(env__name="own_env:Mine-v0")) == [
         here / "deep",
         here / "helper.py",

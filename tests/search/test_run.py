@@ -89,6 +89,15 @@ gym.register("Odd-v0", entry_point=Odd)
 gym.register("Meeting-v0", entry_point=Meeting)
 '''
 
+CALLBACK = """
+from slm_lab.training.callback import Callback
+
+
+class Told(Callback):
+    def on_row(self, session, row):
+        return {"told": row["frame"]}
+"""
+
 
 def spec_to_search(**values: Any) -> Spec:
     """The tiny spec with a space to search."""
@@ -111,11 +120,15 @@ def folder(tmp_path_factory) -> Iterator[Path]:
     """To stand in, so that `odd_env:Odd-v0` is found, in this process and in others."""
     folder = tmp_path_factory.mktemp("search")
     (folder / "odd_env.py").write_text(ENVS)
+    elsewhere = folder / "elsewhere"  # on the path of this process alone
+    elsewhere.mkdir()
+    (elsewhere / "odd_calls.py").write_text(CALLBACK)
     before = Path.cwd()
     os.chdir(folder)
-    sys.path.insert(0, str(folder))
+    sys.path[:0] = [str(folder), str(elsewhere)]
     yield folder
     sys.path.remove(str(folder))
+    sys.path.remove(str(elsewhere))
     os.chdir(before)
 
 
@@ -130,6 +143,7 @@ def searched(folder: Path) -> SearchMetrics:
         space,
         env__name="odd_env:Odd-v0",
         env__fault=False,
+        meta__callbacks=["odd_calls:Told"],
         meta__max_trial=None,
         meta__search_sampler="grid",
         meta__search_scheduler={"grace_period": 100, "reduction_factor": 2},
@@ -176,6 +190,15 @@ def test_a_trial_that_diverges_has_the_random_score_and_is_never_the_best(search
     assert {rows[trial].score for trial in (1, 3)} == {-1.0}
     assert searched.best is not None
     assert searched.best.trial in (0, 2)
+
+
+@pytest.mark.slow
+def test_callbacks_of_the_users_own_are_called_in_every_trial(searched):
+    for trial in (0, 2):
+        path = searched.predir / "info" / f"tiny_t{trial}_s1_session_df_train.csv"
+        table = pd.read_csv(path)
+        assert (table["told"] == table["frame"]).all()
+        assert not table.empty
 
 
 @pytest.mark.slow
