@@ -156,7 +156,7 @@ def table(
 def audit(
     folders: Annotated[
         list[str] | None,
-        Argument(metavar="[FOLDER...]", help="Run folders; without, the collected results."),
+        Argument(metavar="FOLDER", help="Run folders; without, the collected results."),
     ] = None,
     data: Data = DATA,
     results: Results = RESULTS_DIR,

@@ -44,7 +44,9 @@ def doctor(
 
 @app.command("check")
 def env_check(
-    env_id: Annotated[str, Argument(help="Env id, such as CartPole-v1 or my_module:MyEnv-v0.")],
+    env_id: Annotated[
+        str, Argument(metavar="ENV_ID", help="Env id, such as CartPole-v1 or my_module:MyEnv-v0.")
+    ],
     num_envs: Annotated[int, Option(min=1, help="Envs in the batch.")] = 4,
     backend: Annotated[str, Option(help="Engine that runs the env, as in `env.backend`.")] = "auto",
     seconds: Annotated[
@@ -68,7 +70,7 @@ def env_check(
 
 @app.command("baseline")
 def env_baseline(
-    env_id: Annotated[str, Argument(help="Env id, such as CartPole-v1.")],
+    env_id: Annotated[str, Argument(metavar="ENV_ID", help="Env id, such as CartPole-v1.")],
     episodes: Annotated[int, Option(min=1, help="Episodes to play.")] = 100,
     seed: Annotated[int, Option(help="Seed of the envs and of the actions.")] = 0,
     data: Data = DATA,

@@ -42,7 +42,7 @@ Legends = Annotated[
 def plot(
     folders: Annotated[
         list[str] | None,
-        Argument(metavar="FOLDER...", help=f"Run folders, each {RUN_FOLDER}."),
+        Argument(metavar="FOLDER", help=f"Run folders, each {RUN_FOLDER}."),
     ] = None,
     listed: Annotated[str | None, Option("--folders", "-f", hidden=True)] = None,
     title: Annotated[
@@ -150,7 +150,7 @@ def retro(
 
 def dashboard(
     folder: Annotated[
-        str, Argument(metavar="[FOLDER]", help=f"Folder of runs, or one run: {RUN_FOLDER}.")
+        str, Argument(metavar="FOLDER", help=f"Folder of runs, or one run: {RUN_FOLDER}.")
     ] = "",
     host: Annotated[
         str, Option(help="Address to listen on; 127.0.0.1 is this machine alone.")

@@ -38,7 +38,7 @@ Data = Annotated[
 RUN_FOLDER = "a path, a name in --data, or `latest`"
 RunFolder = Annotated[str, Argument(metavar="FOLDER", help=f"Run folder: {RUN_FOLDER}.")]
 RunFolders = Annotated[
-    list[str], Argument(metavar="FOLDER...", help=f"Run folders, each {RUN_FOLDER}.")
+    list[str], Argument(metavar="FOLDER", help=f"Run folders, each {RUN_FOLDER}.")
 ]
 # Earlier spellings, which scripts and documents still have; `--help` does not list them.
 TODAY = {"--data-folder": "--data", "--data-dir": "--data", "--out": "--output"}

@@ -31,7 +31,11 @@ Repo = Annotated[
 
 def list_runs(
     pattern: Annotated[
-        str, Argument(help="Part of a folder's name; here also of algorithm, env or status.")
+        str,
+        Argument(
+            metavar="PATTERN",
+            help="Part of a folder's name; here also of algorithm, env, status; * and ? work.",
+        ),
     ] = "",
     data: Data = DATA,
     repo: Repo = None,
@@ -123,7 +127,8 @@ def print_remote(pattern: str, repo: str | None) -> None:
 
 def pull(
     pattern: Annotated[
-        str, Argument(help="Name of a run folder, or part of several; * and ? work.")
+        str,
+        Argument(metavar="PATTERN", help="Name of a run folder, or part of several; * and ? work."),
     ],
     show: Annotated[bool, Option("--list", "-l", help="Only list what would be fetched.")] = False,
     data: Data = DATA,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def spec(
     files: Annotated[
         list[str] | None,
-        Argument(metavar="FILE [NAME]", help="A spec file and a name in it; with --check, files."),
+        Argument(metavar="FILE", help="A spec file and a name in it; with --check, files."),
     ] = None,
     sets: Sets = None,
     check: Annotated[bool, Option("--check", help="Validate whole files.")] = False,
@@ -77,7 +77,8 @@ def spec(
 
 def specs(
     pattern: Annotated[
-        str, Argument(help="Part of a name, file, algorithm or env; * and ? work.")
+        str,
+        Argument(metavar="PATTERN", help="Part of a name, file, algorithm or env; * and ? work."),
     ] = "",
 ) -> None:
     """List the shipped specs: name, file, algorithm, env, budget, target."""

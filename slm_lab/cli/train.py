@@ -29,19 +29,17 @@ SHOWN_TRIALS = 5
 SpecFile = Annotated[
     str | None,
     Argument(
-        metavar="[SPEC_FILE]", help="A file. A shipped spec needs none: `run ppo_cartpole train`."
+        metavar="SPEC_FILE", help="A file. A shipped spec needs none: `run ppo_cartpole train`."
     ),
 ]
 SpecName = Annotated[
     str | None,
-    Argument(
-        metavar="[SPEC_NAME]", help="Name of the spec; without, those of the file are listed."
-    ),
+    Argument(metavar="SPEC_NAME", help="Name of the spec; without, those of the file are listed."),
 ]
 Mode = Annotated[
     str | None,
     Argument(
-        metavar="[MODE]",
+        metavar="MODE",
         help="dev: one session, more checks. train: every session. search: many trials. "
         "train@latest, train@FOLDER, search@...: go on with an earlier run. "
         "enjoy@FOLDER: replay.",
@@ -178,9 +176,9 @@ def run(
 
 
 def run_remote(
-    spec_file: Annotated[str, Argument(metavar="[SPEC_FILE]", help="As for `run`.")],
+    spec_file: Annotated[str, Argument(metavar="SPEC_FILE", help="As for `run`.")],
     spec_name: SpecName = None,
-    mode: Annotated[str | None, Argument(metavar="[MODE]", help="train, search or dev.")] = None,
+    mode: Annotated[str | None, Argument(metavar="MODE", help="train, search or dev.")] = None,
     name: Annotated[
         str | None,
         Option("--name", "-n", help="Name of the run in dstack; SPEC_NAME if not given."),

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,9 +91,10 @@ class RunSummary:
         return min(1.0, self.frame * self.sessions / (self.max_frame * max(self.max_session, 1)))
 
     def matches(self, pattern: str) -> bool:
-        """Whether every word of the pattern is part of the run's folder, algorithm, env, status."""
+        """Whether every word of the pattern is part of the run's folder, algorithm, env, status;
+        `*` and `?` work."""
         text = f"{self.key} {self.algorithm} {self.env} {self.status} {self.kind}".lower()
-        return all(word in text for word in pattern.lower().split())
+        return all(fnmatchcase(text, f"*{word}*") for word in pattern.lower().split())
 
 
 def summarize(key: str, layout: RunLayout, *, is_running: bool) -> RunSummary:

@@ -263,6 +263,8 @@ def test_every_word_of_a_pattern_has_to_fit(tmp_path):
     assert run.matches("")
     assert run.matches("PPO done cartpole")
     assert not run.matches("ppo failed")
+    assert run.matches("p?o cart*v1")
+    assert not run.matches("cart*v2")
 
 
 @pytest.mark.slow
