@@ -253,7 +253,8 @@ def test_a_stack_of_parts_is_a_flat_row_for_each_frame(make_spec, train_folder, 
     with parts.registered():
         folder = train_folder(make_spec("DQN", env__name=parts.SIGNS, agent__net=net, **keys))
         path = export_policy(open_run(folder), 0, format="torchscript")
-        agent, ours = load_agent(folder, seed=1)
+        agent, env = load_agent(folder, seed=1)
+        ours: Any = env
         rows = [ours.reset().copy()]
         rows.append(ours.step(agent.env_action(agent.act(rows[0], explore=False))).obs.copy())
     for row in rows:
