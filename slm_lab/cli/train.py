@@ -337,7 +337,7 @@ def _print_trial(console: Console, metrics: TrialMetrics) -> None:
         f"\n[bold]Score[/bold]   last 100 episodes {metrics.last_100_return:.2f} {sessions}"
     )
     average = f"total_reward_ma {metrics.total_reward_ma:.2f}"
-    console.print(f"        {average}, the mean of the last 100 rows of the curve, which lags")
+    console.print(f"        {average}, a mean over the curve's last 100 rows, which lags")
     console.print(f"[bold]Curve[/bold]   {escape(str(metrics.graph_png))}")
     console.print(f"[bold]Folder[/bold]  {escape(str(metrics.predir))}")
     for session, why in metrics.stopped.items():

@@ -380,7 +380,7 @@ class Pace:
         if self.note:
             return self.note
         done = f"{len(self._ended)} of {len(self._budgets)} session(s) done"
-        left = self.seconds_left()
+        left = math.nan if self._ended >= self._budgets.keys() else self.seconds_left()
         return done if math.isnan(left) else f"{done}, about {format_duration(left)} left"
 
 

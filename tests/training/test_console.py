@@ -256,6 +256,9 @@ def test_the_end_of_a_trial_is_estimated_from_all_its_sessions():
     assert pace.seconds_left() == pytest.approx(5_400 / 200)
     pace.ended(0)  # by a callback, long before its budget
     assert pace.describe() == "1 of 3 session(s) done, about 18 s left"
+    pace.ended(1)
+    pace.ended(2)
+    assert pace.describe() == "3 of 3 session(s) done"
 
 
 def test_frames_of_an_earlier_run_are_not_counted_as_fast_ones():
