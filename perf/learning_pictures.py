@@ -2,8 +2,8 @@
 
     python -m perf.learning_pictures [--data data/docs] [--only ppo sac]
 
-Each is a shipped spec with two sessions, trained if it is not there yet; all of them take about
-half an hour on one core. A line is a session, over frames.
+Each is a shipped spec with two sessions, trained if it is not there yet; all of them take most
+of an hour on one core. A line is a session, over frames.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from slm_lab.runs.layout import RunLayout
 COLUMNS = 3
 TWO_SEEDS = ("meta.max_session=2", "meta.random_seed=1")
 SHORT = (*TWO_SEEDS, "env.max_frame=40000")  # off-policy specs are made for many more
+BRIEF = (*TWO_SEEDS, "env.max_frame=12000")  # of wide nets, one update a frame
 
 OF_Q_VALUES = ("last_100_return", "explore_var", "q_value")
 OF_DISTRIBUTIONS = ("last_100_return", "loss", "q_value")
@@ -67,8 +68,8 @@ PICTURES: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
         *("td3/td3.yaml", "td3_pendulum"),
         *(TWO_SEEDS, ("last_100_return", "q_value", "policy_loss")),
     ),
-    "tqc": ("tqc/tqc.yaml", "tqc_pendulum", TWO_SEEDS, OF_SOFT_POLICIES),
-    "xqc": ("xqc/xqc_pendulum.yaml", "xqc_pendulum", TWO_SEEDS, OF_SOFT_POLICIES),
+    "tqc": ("tqc/tqc.yaml", "tqc_pendulum", BRIEF, OF_SOFT_POLICIES),
+    "xqc": ("xqc/xqc_pendulum.yaml", "xqc_pendulum", BRIEF, OF_SOFT_POLICIES),
 }
 
 
