@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,50 +13,43 @@ import numpy as np
 class EpisodeLog:
     """The start of each running episode and its actions since, from which it is replayed.
 
-    Actions are kept per step for the whole batch, which costs one append per step, and dropped
-    once every episode that they belong to has ended.
+    `actions` has one entry per step, for the whole batch. Entries are dropped once every episode
+    that they belong to has ended; how long an episode has been running, `running_length` says.
     """
 
     LIMIT = 100_000  # steps, so that an episode without end does not fill the memory
 
-    def __init__(self, num_envs: int) -> None:
-        self.complete = True
+    def __init__(self, num_envs: int, running_length: Callable[[int], int]) -> None:
+        self.actions: deque[Any] = deque(maxlen=self.LIMIT)
+        self._running_length = running_length
         self._origins: list[dict[str, Any]] = [{} for _ in range(num_envs)]
-        self._began_at = [0] * num_envs
         self._restored: list[list[Any]] = [[] for _ in range(num_envs)]
-        self._actions: list[Any] = []  # per step: one entry per env
+        self._trim_at = 1000
 
-    def append(self, actions: Sequence[Any]) -> None:
-        if not self.complete:
-            return
-        self._actions.append(actions)
-        if len(self._actions) > self.LIMIT:
-            self._forget_finished()
-            if len(self._actions) > self.LIMIT:
-                self.complete = False
-                self._actions.clear()
+    @property
+    def complete(self) -> bool:
+        """Whether the log still holds every action of the running episodes."""
+        return all(self._logged(slot) <= len(self.actions) for slot in range(len(self._origins)))
 
-    def begin(self, slot: int, origin: Mapping[str, Any]) -> None:
+    def begin(self, slot: int, origin: Mapping[str, Any], restored: Iterable[Any] = ()) -> None:
+        """Begin an episode; the `restored` actions of a loaded one precede those logged."""
         self._origins[slot] = dict(origin)
-        self._restored[slot] = []
-        self._began_at[slot] = len(self._actions)
-        if self._began_at[slot] > 1000:
-            self._forget_finished()
-
-    def restore(self, slot: int, origin: Mapping[str, Any], actions: Iterable[Any]) -> None:
-        """Begin with a loaded episode, whose earlier actions precede those logged from now on."""
-        self.begin(slot, origin)
-        self._restored[slot] = list(actions)
+        self._restored[slot] = list(restored)
+        if len(self.actions) > self._trim_at:
+            longest = max(map(self._running_length, range(len(self._origins))))
+            while len(self.actions) > longest:
+                self.actions.popleft()
+            self._trim_at = 1000 + len(self.actions)
 
     def running(self, slot: int) -> dict[str, Any]:
-        logged = (actions[slot] for actions in self._actions[self._began_at[slot] :])
+        first = len(self.actions) - self._logged(slot)
+        logged = (actions[slot] for actions in islice(self.actions, first, None))
         actions = np.array([*self._restored[slot], *logged])
         return {"origin": dict(self._origins[slot]), "actions": actions}
 
-    def _forget_finished(self) -> None:
-        oldest = min(self._began_at)
-        del self._actions[:oldest]
-        self._began_at = [step - oldest for step in self._began_at]
+    def _logged(self, slot: int) -> int:
+        """Steps of the running episode that were logged here."""
+        return self._running_length(slot) - len(self._restored[slot])
 
 
 NOT_RESTORED = (

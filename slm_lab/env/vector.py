@@ -21,8 +21,7 @@ from slm_lab.card import card
 from slm_lab.env.action_mask import observe_masks
 from slm_lab.env.episode_log import NOT_RESTORED, EpisodeLog
 from slm_lab.env.error import EnvError
-from slm_lab.env.quick import quicken
-from slm_lab.env.space import ActionCodec, Codecs, ObsCodec, action_codec, obs_codec
+from slm_lab.env.space import ActionCodec, Codecs, ObsCodec, action_codec, obs_codec, quicken
 from slm_lab.types import Rows, Spaces, Transition, on_host
 
 WINDOW = 100  # finished episodes in the score
@@ -61,6 +60,10 @@ class EpisodeStats:
         """Forget unfinished episodes that will not be continued."""
         self._running[slots] = 0.0
         self._began_at[slots] = self._step
+
+    def resume(self, slot: int, length: int) -> None:
+        """Count an episode that was restored as one that has run for `length` steps."""
+        self._began_at[slot] = self._step - length
 
     def running_length(self, slot: int = 0) -> int:
         return self._step - int(self._began_at[slot])
@@ -276,7 +279,7 @@ class GymnasiumVectorEnv(VectorEnv):
         self._terminated, self._truncated, self._episode_end = flags
         self._flags_are_set = False
 
-        self._log = EpisodeLog(self.num_envs)
+        self._log = EpisodeLog(self.num_envs, self.episodes.running_length)
         self._started = False
         self._reset_options: dict[str, Any] | None = None
         self._replays_exactly = all(_is_deterministic(env) for env in self._envs)
@@ -304,7 +307,7 @@ class GymnasiumVectorEnv(VectorEnv):
         """Step with actions in the envs' own units, an array that belongs to this env from now."""
         if self._action_codec.type == "discrete":
             actions = actions.tolist()  # envs compare and index faster with plain ints
-        self._log.append(actions)
+        self._log.actions.append(actions)
         self._swap_obs_buffers()
         if self._flags_are_set:
             self._terminated[:] = self._truncated[:] = self._episode_end[:] = False
@@ -419,7 +422,8 @@ class GymnasiumVectorEnv(VectorEnv):
         for action in actions.tolist() if self._action_codec.type == "discrete" else actions:
             obs, *_ = env.step(action)
         self._obs_codec.write(obs, self._rows[slot])
-        self._log.restore(slot, origin, actions)
+        self.episodes.resume(slot, len(actions))
+        self._log.begin(slot, origin, actions)
 
 
 def shares(count: int, among: int) -> list[range]:

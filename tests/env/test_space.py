@@ -10,8 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from slm_lab.env import EnvError
-from slm_lab.env.quick import quicken
-from slm_lab.env.space import action_codec, obs_codec
+from slm_lab.env.space import action_codec, obs_codec, quicken
 from slm_lab.env.vector import VectorEnv
 
 

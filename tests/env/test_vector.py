@@ -9,7 +9,7 @@ import pytest
 from slm_lab.env import EnvError, make_env
 from slm_lab.env.episode_log import EpisodeLog
 from slm_lab.env.registry import make_gymnasium_envs
-from slm_lab.env.vector import GymnasiumVectorEnv, shares, spawn_streams
+from slm_lab.env.vector import EpisodeStats, GymnasiumVectorEnv, shares, spawn_streams
 
 ACTION = np.zeros(2, np.int64)
 
@@ -264,26 +264,32 @@ def test_the_loop_leaves_gymnasiums_order_check_out(env_spec):
     assert names == ["TimeLimit"]
 
 
+def logged_steps(log: EpisodeLog, stats: EpisodeStats, action: list[int], ended: list[int]) -> None:
+    log.actions.append(action)
+    stats.add(np.zeros(stats.num_envs), ended)
+    for slot in ended:
+        log.begin(slot, {})
+
+
 def test_the_log_keeps_only_what_running_episodes_need():
-    log = EpisodeLog(2)
+    stats = EpisodeStats(2)
+    log = EpisodeLog(2, stats.running_length)
     for step in range(3000):
-        log.append([step, -step])
-        if step % 2 == 1:
-            log.begin(0, {"seed": step})
-        if step % 1500 == 1499:
-            log.begin(1, {"seed": step})
-    assert len(log._actions) < 1600
-    log.append([7, 8])
+        ended = [0] * (step % 2 == 1) + [1] * (step % 1500 == 1499)
+        logged_steps(log, stats, [step, -step], ended)
+    assert len(log.actions) < 1600
+    logged_steps(log, stats, [7, 8], [])
     assert log.running(0)["actions"].tolist() == [7]
     assert log.running(1)["actions"].tolist() == [8]
 
 
-def test_an_endless_episode_stops_being_logged(monkeypatch):
+def test_an_endless_episode_is_not_in_the_log_until_it_ends(monkeypatch):
     monkeypatch.setattr(EpisodeLog, "LIMIT", 5)
-    log = EpisodeLog(1)
-    for _ in range(5):
-        log.append([0])
-    complete = [log.complete]
-    log.append([0])
-    assert [*complete, log.complete] == [True, False]
-    assert log._actions == []
+    stats = EpisodeStats(1)
+    log = EpisodeLog(1, stats.running_length)
+    complete = []
+    for step in range(7):
+        logged_steps(log, stats, [0], [0] * (step == 6))
+        complete.append(log.complete)
+    assert complete == [True] * 5 + [False, True]
+    assert len(log.actions) == 5

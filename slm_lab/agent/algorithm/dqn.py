@@ -50,6 +50,7 @@ class DQN(SavedInParts):
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
         self._spec = own = cast(DQNSpec, spec.agent.algorithm)
+        self._is_double = own.is_double
         self._has_masks = setup.spaces.mask > 0
         self._batch_size = size = spec.agent.memory.batch_size
         self._targets = {"target_net": "net"} if spec.agent.algorithm_info.target_net else {}
@@ -81,7 +82,7 @@ class DQN(SavedInParts):
         }
         self._noise = None
         if self._q.noise_size:
-            shape = 2 + own.is_double, self._q.noise_size
+            shape = 2 + self._is_double, self._q.noise_size
             self._noise = self._parts["noise"] = Noise(
                 "factors", shape, setup.seeds.learn, setup.device
             )
@@ -179,7 +180,7 @@ class DQN(SavedInParts):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         slow = {**state, "net": state["target_net"]} if self._targets else state
         target = select = self._q(self._with_noise(slow, noise, 1), next_obs)[0]
-        if self._spec.is_double:
+        if self._is_double:
             select = self._q(self._with_noise(state, noise, 2), next_obs)[0]
         return self.target(reward, discount, target, self.q_value(select))
 

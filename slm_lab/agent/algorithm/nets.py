@@ -108,16 +108,13 @@ class ActorCriticNets:
         self, state: State, obs: Tensor, *, training: bool = False
     ) -> tuple[Distribution, Tensor]:
         """obs [N, ...], or [T, B, W] in sequences -> (pi(.|s), V(s) [N])."""
-        seen = self._policy_columns(obs)
-        outputs = self.net_states[0](state, seen, training=training)
         if self.shared:
-            return self.policy_and_value(outputs)
-        seen = self._critic_columns(obs)
-        value = self.net_states[1](state, seen, training=training)[0]
-        return self._action_distribution(outputs), value.squeeze(-1)
+            return self.policy_and_value(self.net_states[0](state, obs, training=training))
+        policy = self.policy(state, obs, training=training)
+        return policy, self.value(state, obs, training=training)
 
     def policy(self, state: State, obs: Tensor, *, training: bool = False) -> Distribution:
-        seen = self._policy_columns(obs)
+        seen = obs[..., : -self._privileged] if self._privileged else obs
         return self.policy_of_heads(self.net_states[0](state, seen, training=training))
 
     def policy_of_heads(self, outputs: Sequence[Tensor]) -> Distribution:
@@ -135,19 +132,13 @@ class ActorCriticNets:
     def value(self, state: State, obs: Tensor, *, training: bool = False) -> Tensor:
         if self.shared:
             return self(state, obs, training=training)[1]
-        seen = self._critic_columns(obs)
+        seen = obs[..., -self._privileged :] if self._privileged else obs
         return self.net_states[1](state, seen, training=training)[0].squeeze(-1)
 
     def rescale_value_head(self, scale: Tensor, shift: Tensor) -> None:
         """Replace V by scale * V + shift, exactly."""
         self._value_head.weight.mul_(scale)
         self._value_head.bias.mul_(scale).add_(shift)
-
-    def _policy_columns(self, obs: Tensor) -> Tensor:
-        return obs[..., : -self._privileged] if self._privileged else obs
-
-    def _critic_columns(self, obs: Tensor) -> Tensor:
-        return obs[..., -self._privileged :] if self._privileged else obs
 
 
 def _heads(net: nn.Module) -> list[nn.Module]:

@@ -21,12 +21,12 @@ from slm_lab.agent.algorithm.nets import ActorCriticNets, Critic
 from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.learning.learner import (
     Learner,
-    ParallelLearners,
     State,
     Update,
     check_finite,
     gradient_update,
 )
+from slm_lab.agent.learning.parallel import ParallelLearners
 from slm_lab.agent.learning.returns import explained_variance, gae, standardize
 from slm_lab.spec import PPOSILSpec, PPOSpec, Spec, ppo_minibatch_size
 from slm_lab.types import Metrics, Rollout

@@ -13,9 +13,7 @@ schedule changes a value and never the graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,10 +24,10 @@ from slm_lab.agent.learning.compiler import Compiled, CompileMode
 from slm_lab.agent.learning.optimizer import make_optimizer
 from slm_lab.agent.learning.precision import (
     FLOAT32,
+    SCALE,
     Precision,
     RoundedProducts,
     scale_entries,
-    scaled,
     skip_overflow,
     unscaled,
 )
@@ -165,7 +163,7 @@ class NetState:
         changes = {self.name: self._projected(flat)} | {
             prefix + key: value for key, value in slots.items()
         }
-        return skip_overflow(state, changes, norm)
+        return skip_overflow(state, changes, norm) if SCALE in state else (changes, norm)
 
     def _projected(self, flat: Tensor) -> Tensor:
         """Parameters in which each row of the `unit_weights` has norm 1."""
@@ -200,8 +198,10 @@ def gradients(
     with torch.enable_grad():
         leaves = {name: state[name].detach().requires_grad_() for name in names}
         value, metrics = loss(state | leaves)
-        grads = torch.autograd.grad(scaled(value, state), list(leaves.values()))
-    grads = unscaled(grads, state)
+        scaled = value * state[SCALE] if SCALE in state else value
+        grads = torch.autograd.grad(scaled, list(leaves.values()))
+    if SCALE in state:
+        grads = unscaled(grads, state[SCALE])
     detached = {key: metric.detach() for key, metric in metrics.items()}
     return dict(zip(names, grads, strict=True)), {"loss": value.detach()} | detached
 
@@ -349,64 +349,6 @@ class Learner:
         self._metric_names = list(metrics)
         self._sums = torch.zeros(len(metrics), device=next(iter(copies.values())).device)
         return self._sums
-
-
-class ParallelLearners(Learner):
-    """Learners over one state, one thread each; each moves its own entries.
-
-    A minibatch of a few dozen rows is too small for two threads to share its products: on two cores
-    a step takes nine tenths of its time on one. But an actor and a critic that share nothing can
-    each go through all minibatches on a core of their own, without waiting in between. The result
-    is that of one after the other: no learner reads what another moves.
-    """
-
-    def __init__(self, learners: Sequence[Learner], threads: int) -> None:
-        self.state = learners[0].state
-        self._learners = learners
-        self._threads = max(1, threads // len(learners))
-        # Native steps release the interpreter; of eager ones only one would run at a time anyway.
-        self._pool = ThreadPoolExecutor(
-            len(learners), "learner", torch.set_num_threads, (self._threads,)
-        )
-
-    @property
-    def is_compiled(self) -> bool:
-        return all(learner.is_compiled for learner in self._learners)
-
-    @property
-    def is_native(self) -> bool:
-        return all(learner.is_native for learner in self._learners)
-
-    def steps(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
-        with _threads(self._threads):
-            if self.is_native:
-                tasks = [self._pool.submit(learner.steps, batches) for learner in self._learners]
-                wait(tasks)
-                for task in tasks:
-                    task.result()
-                return
-            for learner in self._learners:  # compilers are not made for several threads
-                learner.steps(batches)
-
-    def mean_metrics(self) -> dict[str, float]:
-        """Mean metrics as of one learner: losses add up, gradient norms are averaged."""
-        parts = [learner.mean_metrics() for learner in self._learners]
-        if not all(parts):
-            return {}
-        metrics = {name: value for part in parts for name, value in part.items()}
-        metrics["loss"] = sum(part["loss"] for part in parts)
-        metrics["grad_norm"] = sum(part["grad_norm"] for part in parts) / len(parts)
-        return metrics
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def replay_minibatches(batch: ReplayBatch, size: int) -> list[Sequence[Tensor]]:

@@ -166,26 +166,20 @@ class RoundedProducts(TorchFunctionMode):
 
 # Scaled gradients, for float16
 
-_SCALE, _STEPS = "gradient_scale", "gradient_scale.steps"
+SCALE, _STEPS = "gradient_scale", "gradient_scale.steps"
 _FIRST_SCALE, _GROWS_EVERY = 2.0**16, 2000  # as torch.amp.GradScaler
 
 
 def scale_entries(device: torch.device) -> State:
     """Make the entries of a training state that belong to scaled gradients."""
     scale = torch.tensor(_FIRST_SCALE, device=device)
-    return {_SCALE: scale, _STEPS: torch.zeros((), device=device)}
+    return {SCALE: scale, _STEPS: torch.zeros((), device=device)}
 
 
-def scaled(loss: Tensor, state: Mapping[str, Tensor]) -> Tensor:
-    return loss * state[_SCALE] if _SCALE in state else loss
-
-
-def unscaled(gradients: tuple[Tensor, ...], state: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+def unscaled(gradients: tuple[Tensor, ...], scale: Tensor) -> tuple[Tensor, ...]:
     """Gradients of the loss itself; if one has overflowed, none is finite."""
-    if _SCALE not in state:
-        return gradients
     are_finite = torch.stack([gradient.isfinite().all() for gradient in gradients]).all()
-    scale = torch.where(are_finite, state[_SCALE], torch.nan)
+    scale = torch.where(are_finite, scale, torch.nan)
     return tuple(gradient / scale for gradient in gradients)
 
 
@@ -196,12 +190,10 @@ def skip_overflow(
 
     The scale halves after an overflow and doubles after 2,000 steps without one.
     """
-    if _SCALE not in state:
-        return changes, norm
     is_finite = norm.isfinite()
     steps = torch.where(is_finite, state[_STEPS] + 1, 0.0)
     grows = steps >= _GROWS_EVERY
     factor = torch.where(is_finite, torch.where(grows, 2.0, 1.0), 0.5)
     kept = {key: torch.where(is_finite, new, state[key]) for key, new in changes.items()}
-    kept |= {_SCALE: state[_SCALE] * factor, _STEPS: torch.where(grows, 0.0, steps)}
+    kept |= {SCALE: state[SCALE] * factor, _STEPS: torch.where(grows, 0.0, steps)}
     return kept, torch.where(is_finite, norm, 0.0)

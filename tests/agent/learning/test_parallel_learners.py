@@ -14,7 +14,8 @@ from torch import Tensor
 from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.ppo import PPO
 from slm_lab.agent.learning import compiler
-from slm_lab.agent.learning.learner import Learner, ParallelLearners
+from slm_lab.agent.learning.learner import Learner
+from slm_lab.agent.learning.parallel import ParallelLearners
 from slm_lab.spec import Spec
 from slm_lab.types import Metrics, Rollout, Spaces
 
