@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from slm_lab.agent.algorithm.nets import (
         ActorCriticNets,
         Critic,
-        TargetUpdate,
-        TwinCritic,
         make_policy_net,
         make_q_net,
     )
+    from slm_lab.agent.algorithm.replay_actor_critic import TargetUpdate, TwinCritic
     from slm_lab.agent.algorithm.schedule import LearningRate, LearningRates, scheduled_value
     from slm_lab.agent.learning.learner import (
         Learner,
@@ -84,9 +83,8 @@ _HOMES = {
     "agent.algorithm.actor": "Actor Choice Noise QExploration SampledPolicy",
     "agent.algorithm.base": "SavedInParts Setup initialising make_loss on_policy_learner",
     "agent.algorithm.distribution": "ActionDistribution Distribution make_action_distribution",
-    "agent.algorithm.nets": (
-        "ActorCriticNets Critic TargetUpdate TwinCritic make_policy_net make_q_net"
-    ),
+    "agent.algorithm.nets": "ActorCriticNets Critic make_policy_net make_q_net",
+    "agent.algorithm.replay_actor_critic": "TargetUpdate TwinCritic",
     "agent.algorithm.schedule": "LearningRate LearningRates scheduled_value",
     "agent.learning.learner": (
         "Learner NetState State check_finite gradient_update gradients minibatches optimizer_steps "

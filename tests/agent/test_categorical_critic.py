@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from slm_lab.agent.agent import make_agent
-from slm_lab.agent.algorithm.sac import SoftActorCritic
-from slm_lab.agent.algorithm.soft_return import CategoricalReturn, soft_target_discrete
+from slm_lab.agent.algorithm.sac import ScalarReturn, SoftActorCritic, soft_target_discrete
+from slm_lab.agent.algorithm.soft_return import CategoricalReturn
 from slm_lab.spec import SpecError, SpecWarning, spec_from_dict
 from slm_lab.spec.algorithm.sac import CriticSpec
 from tests.agent.test_sac import CONTINUOUS, DISCRETE, LINEAR, LN2, LN3, MakeBatch, MakeSpec
@@ -21,7 +22,8 @@ LOW, HIGH = [0.5, 0.5, 0.0], [0.1, 0.2, 0.7]  # with means 0.5 and 1.6 on atoms 
 
 
 def returns(**keys: Any) -> CategoricalReturn:
-    return CategoricalReturn(CriticSpec.model_validate(ATOMS | keys))
+    scalar = ScalarReturn(F.mse_loss, in_symlog=False)
+    return CategoricalReturn(CriticSpec.model_validate(ATOMS | keys), scalar)
 
 
 def logits(*probs: Any) -> Tensor:

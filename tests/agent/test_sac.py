@@ -17,8 +17,9 @@ from slm_lab.agent.algorithm.sac import (
     actor_loss,
     actor_loss_discrete,
     alpha_loss,
+    soft_target,
+    soft_target_discrete,
 )
-from slm_lab.agent.algorithm.soft_return import soft_target, soft_target_discrete
 from slm_lab.agent.learning.learner import DivergenceError
 from slm_lab.spec import Spec, SpecError, batches_per_call
 from slm_lab.types import ReplayBatch, Spaces

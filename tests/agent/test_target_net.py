@@ -10,7 +10,7 @@ import torch
 
 from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.dqn import DQN
-from slm_lab.agent.algorithm.nets import TargetUpdate, polyak
+from slm_lab.agent.algorithm.replay_actor_critic import TargetUpdate, polyak
 from slm_lab.spec import MLPNetSpec, Spec
 from slm_lab.types import Spaces
 

@@ -110,7 +110,7 @@ def test_critics_learn_from_the_smaller_value_of_the_smoothed_action(make_spec: 
 def test_the_actor_follows_the_first_critic_and_leaves_both_alone(make_spec: MakeSpec) -> None:
     td3 = make_td3(make_spec)
     set_nets(td3, net=[0.0, 0.0], q1_net=[0.0, 2.0, 1.0], q2_net=[0.0, -5.0, 0.0])
-    changes, metrics = td3._actor_step(td3.learner.state, torch.tensor([[3.0]]))
+    changes, metrics = td3._policy_step(td3.learner.state, torch.tensor([[3.0]]), ())
     assert metrics["policy_loss"].item() == -1.0  # a = tanh 0
     # dQ1/da = 2, da/dw = s, da/db = 1; a step of 0.1
     assert changes["net"].tolist() == pytest.approx([0.6, 0.2])

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from slm_lab.agent.agent import make_agent
-from slm_lab.agent.algorithm.nets import TargetUpdate
+from slm_lab.agent.algorithm.replay_actor_critic import TargetUpdate
 from slm_lab.agent.learning.learner import State
 from slm_lab.analysis.tables import read_session
 from slm_lab.runs.layout import RunLayout

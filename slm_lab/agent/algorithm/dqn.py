@@ -15,10 +15,12 @@ from torch import Tensor
 
 from slm_lab.agent.algorithm.actor import Actor, Noise, QExploration
 from slm_lab.agent.algorithm.base import SavedInParts, Setup, make_loss
-from slm_lab.agent.algorithm.nets import TargetUpdate, make_q_net
+from slm_lab.agent.algorithm.nets import make_q_net
+from slm_lab.agent.algorithm.replay_actor_critic import TargetUpdate
 from slm_lab.agent.algorithm.schedule import LearningRates
 from slm_lab.agent.learning.learner import (
     Learner,
+    ReplayRows,
     State,
     check_finite,
     gradients,
@@ -140,17 +142,9 @@ class DQN(SavedInParts):
         """Share of the target net before the latest update that is still in it."""
         return self._target_update.kept(self._latest_steps)
 
-    def _step(
-        self,
-        state: State,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        discount: Tensor,
-        weight: Tensor,
-        noise: Tensor | None = None,
-    ) -> tuple[State, dict[str, Tensor]]:
+    def _step(self, state: State, *inputs: Tensor) -> tuple[State, dict[str, Tensor]]:
+        (obs, action, reward, next_obs, discount, weight), noises = ReplayRows.split(inputs)
+        noise = noises[0] if noises else None
         obs = self._q.in_sequences(obs)
         if self._spec.n_step == 1:
             # After several rewards successors skip and repeat steps, so they are no sequences: each
@@ -176,7 +170,7 @@ class DQN(SavedInParts):
         reward: Tensor,
         next_obs: Tensor,
         discount: Tensor,
-        noise: Tensor | None = None,
+        noise: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         slow = {**state, "net": state["target_net"]} if self._targets else state
         target = select = self._q(self._with_noise(slow, noise, 1), next_obs)[0]

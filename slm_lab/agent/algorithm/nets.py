@@ -1,4 +1,4 @@
-"""Nets of algorithms: policy and value, Q values; the values of a rollout; target nets.
+"""Nets of algorithms: policy and value, Q values; and the values of a rollout.
 
 Policy and value are separate nets or two heads on one body. With privileged columns
 (`Spaces.privileged`) each of two separate nets reads its own part of a row: a critic, which only
@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
 
 from slm_lab.agent.algorithm.base import Setup, initialising
 from slm_lab.agent.algorithm.distribution import ActionDistribution, Distribution
@@ -237,156 +236,9 @@ def with_successors(value: Tensor, final_value: Tensor, truncated: Tensor) -> tu
     return rows[:-1], torch.where(truncated, final_value, rows[1:])
 
 
-QValues = tuple[Tensor, ...]  # of each critic
-
-
-def polyak(target: Tensor, online: Tensor, share: float) -> Tensor:
-    """(1 - share) * target + share * online; `polyak_coef` is the share of the new weights."""
-    return target.lerp(online, share)
-
-
-class TargetUpdate:
-    """Moves target nets: a polyak step with each gradient step, or a copy once per N frames.
-
-    A spec gives `polyak_coef` per env step. The share of a gradient step is adjusted so that the
-    target lags by the same number of env steps, however many of them lie between gradient steps.
-    """
-
-    def __init__(self, spec: NetSpec, *, env_steps_per_gradient_step: float) -> None:
-        self.is_polyak = spec.update_type == "polyak"
-        self.share = 1 - (1 - (spec.polyak_coef or 0.0)) ** env_steps_per_gradient_step
-        self._every = spec.update_frequency or 1.0
-        self._copied_at = 0
-        self._has_copied = False
-
-    def copy_if_due(self, state: State, pairs: dict[str, str], frame: int) -> None:
-        """Replace targets (keys) by online nets (values) once per `update_frequency` frames."""
-        self._has_copied = not self.is_polyak and frame // self._every != self._copied_at
-        if not self._has_copied:
-            return
-        self._copied_at = int(frame // self._every)
-        for target, online in pairs.items():
-            state[target].copy_(state[online])
-
-    def kept(self, steps: int) -> float:
-        """Share of the old targets that is left in them after an update of `steps` moving steps."""
-        return (1 - self.share) ** steps if self.is_polyak else float(not self._has_copied)
-
-    def state_dict(self) -> dict[str, int]:
-        return {"copied_at": self._copied_at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self._copied_at = int(state["copied_at"])
-
-    def moved(self, state: State, pairs: dict[str, str]) -> State:
-        """Targets after one gradient step; nothing where they are copied instead."""
-        if not self.is_polyak:
-            return {}
-        return {t: polyak(state[t], state[online], self.share) for t, online in pairs.items()}
-
-
 def make_q_net(spec: NetSpec, setup: Setup, atoms: int = 1) -> NetState:
     """The net "net" of Q values, one per action, or `atoms` numbers side by side for each."""
     sizes = tuple(size * atoms for size in setup.spaces.action_sizes)
     with initialising(setup.seeds.net):
         net = make_row_net(spec, setup.spaces, sizes, masked_heads=True, atoms=atoms)
     return NetState("net", net.to(setup.device), spec, setup.precision)
-
-
-class TwinCritic:
-    """A pair of critics, or as many as `count` says.
-
-    Continuous ones read (s, a) and give one value, discrete ones read s. A value is `outputs`
-    numbers, on an axis of their own if there are more than one.
-
-    With targets they bootstrap from slow copies, as those of SAC and TD3 do. `crossed` critics
-    (CrossQ) have them only where their net says so: they read (s, a) and (s', a') in one pass, so
-    that batch norm treats both sides alike.
-    """
-
-    def __init__(
-        self,
-        spec: NetSpec,
-        setup: Setup,
-        *,
-        crossed: bool,
-        spectral_norm: bool = False,
-        count: int = 2,
-        outputs: int = 1,
-    ) -> None:
-        spaces = setup.spaces
-        actions = spaces.action_sizes[0]
-        joined, values = (actions, 1) if spaces.is_continuous else (0, actions)
-        out_dim = values * outputs
-        # The axes of an output after its rows: actions, unless one is given, and numbers.
-        self._axes = (actions,) * (not spaces.is_continuous) + (outputs,) * (outputs > 1)
-        nets = [
-            make_row_net(spec, spaces, (out_dim,), joined=joined).to(setup.device)
-            for _ in range(count)
-        ]
-        if spectral_norm:
-            for net in nets:
-                _bound_last_hidden_layer(net)
-        self.net_states = [
-            NetState(f"q{i}_net", net, spec, setup.precision) for i, net in enumerate(nets, start=1)
-        ]
-        self._crossed = crossed
-        has_targets = not crossed or spec.update_type is not None
-        followed = [net.name for net in self.net_states] if has_targets else []
-        self.targets = {f"target_{name}": name for name in followed}
-        """Names of target nets -> names of the nets that they follow."""
-
-    def current_and_target_q(
-        self,
-        state: State,
-        obs: Tensor,
-        action: Tensor | None,
-        next_obs: Tensor,
-        next_action: Tensor | None,
-    ) -> tuple[QValues, QValues]:
-        """Q of each critic at (s, a), with gradient, and at (s', a') for the target, without."""
-        inputs = _join(obs, action)
-        if self._crossed:
-            inputs = torch.cat([inputs, _join(next_obs, next_action)])
-            frozen = self._frozen(state)  # statistics as they are before they move
-            both = self._each(state, inputs, training=True)
-            later = self._each(frozen, inputs, training=True) if self.targets else both
-            rows = obs.shape[0]
-            return tuple(q[:rows] for q in both), tuple(q[rows:].detach() for q in later)
-        current = self._each(state, inputs, training=True)
-        target = self.values(self._frozen(state), next_obs, next_action)
-        return current, tuple(q.detach() for q in target)
-
-    def values(
-        self, state: State, obs: Tensor, action: Tensor | None, first: int | None = None
-    ) -> QValues:
-        """Q of each critic, or of the `first` ones, for the actor's loss: critics in eval mode."""
-        return self._each(state, _join(obs, action), first)
-
-    def _frozen(self, state: State) -> State:
-        """A state whose critics are the targets; batch statistics move in copies of their own."""
-        copies = {}
-        if self._crossed and self.targets:
-            buffers = tuple(f"{net.name}.buffer." for net in self.net_states)
-            copies = {k: value.clone() for k, value in state.items() if k.startswith(buffers)}
-        return state | copies | {online: state[target] for target, online in self.targets.items()}
-
-    def _each(
-        self, state: State, inputs: Tensor, first: int | None = None, *, training: bool = False
-    ) -> QValues:
-        """Q of each: [N], or [N, A] for discrete actions, which are no input."""
-        return tuple(
-            net(state, inputs, training=training)[0].view(-1, *self._axes)
-            for net in self.net_states[:first]
-        )
-
-
-def _bound_last_hidden_layer(net: nn.Module) -> None:
-    """Give the last Linear before the output spectral norm 1 (Gogianu et al. 2021)."""
-    layers = [layer for layer in net.modules() if isinstance(layer, nn.Linear)]
-    if len(layers) > 1:
-        parametrizations.spectral_norm(layers[-2])
-
-
-def _join(obs: Tensor, action: Tensor | None) -> Tensor:
-    return obs if action is None else torch.cat([obs.flatten(1), action], -1)

@@ -27,7 +27,7 @@ from slm_lab.agent.learning.learner import (
     gradient_update,
 )
 from slm_lab.agent.learning.parallel import ParallelLearners
-from slm_lab.agent.learning.returns import explained_variance, gae, standardize
+from slm_lab.agent.learning.returns import explained_variance, gae, standardize, symlog
 from slm_lab.spec import PPOSILSpec, PPOSpec, Spec, ppo_minibatch_size
 from slm_lab.types import Metrics, Rollout
 
@@ -51,11 +51,6 @@ def clipped_value_loss(
     """Half the larger squared error: of the value, or of one kept near the old value."""
     near = old_value + (value - old_value).clamp(-clip_eps, clip_eps)
     return 0.5 * torch.max((value - target).square(), (near - target).square()).mean()
-
-
-def symlog(x: Tensor) -> Tensor:
-    """sign(x) ln(1 + |x|): compresses large magnitudes, near-linear around zero."""
-    return x.sign() * x.abs().log1p()
 
 
 # Images whose activations fit a CPU's caches: forward passes over 2,064 Atari frames took 484 us a

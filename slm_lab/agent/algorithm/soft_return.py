@@ -1,13 +1,12 @@
-"""What a soft critic says of the return that follows an action: one number, or a distribution.
+"""What the critics of SAC say of the return that follows an action; and the categorical kind.
 
 A critic gives `size` numbers for every action. Each kind of return has their mean, which is the Q
-value; the target that the next state's pair of critics makes; and the loss of each row. Numbers are
-[N] for continuous actions and [N, A] for discrete ones; distributions have one axis more.
+value; the target that the next state's critics make; and the loss of each row. Numbers are [N] for
+continuous actions and [N, A] for discrete ones; distributions have one axis more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -20,30 +19,13 @@ from slm_lab.agent.algorithm.distributional import (
     project,
     two_hot,
 )
-from slm_lab.agent.algorithm.ppo import symlog
+from slm_lab.agent.algorithm.replay_actor_critic import Values
 from slm_lab.spec.algorithm.sac import CriticSpec
 
-Values = dict[str, Tensor]
 Outputs = tuple[Tensor, ...]  # of each critic
-
 
 _SIGMA = 0.75
 """Standard deviation of HL-Gauss in steps of the support, as Farebrother et al. 2024 advise."""
-
-
-def soft_target(
-    reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob: Tensor, alpha: Tensor
-) -> Tensor:
-    """r + discount * (Q(s', a') - alpha log pi(a'|s')), continuous."""
-    return reward + discount * (next_q - alpha * next_log_prob)
-
-
-def soft_target_discrete(
-    reward: Tensor, discount: Tensor, next_q: Tensor, next_log_probs: Tensor, alpha: Tensor
-) -> Tensor:
-    """r + discount * E_pi[Q(s', .) - alpha log pi(.|s')], exact. Q and log-probs are [N, A]."""
-    soft = next_q - alpha * next_log_probs
-    return reward + discount * (next_log_probs.exp() * soft).sum(-1)
 
 
 class SoftReturn(Protocol):
@@ -74,42 +56,6 @@ class SoftReturn(Protocol):
         """Loss of each row [N]."""
 
 
-class ScalarReturn:
-    """The mean of the return, learned by regression, in symlog space if the spec says so."""
-
-    size = 1
-    num_critics = 2
-
-    def __init__(self, row_loss: Callable[[Tensor, Tensor], Tensor], *, in_symlog: bool) -> None:
-        self._row_loss = row_loss
-        self._in_symlog = in_symlog
-
-    def mean(self, output: Tensor) -> Tensor:
-        return output
-
-    def policy_value(self, q_values: Outputs) -> Tensor:
-        return torch.min(*q_values)
-
-    def target(
-        self, reward: Tensor, discount: Tensor, later: Outputs, log_prob: Tensor, alpha: Tensor
-    ) -> tuple[Tensor, Values]:
-        return soft_target(reward, discount, torch.min(*later), log_prob, alpha), {}
-
-    def target_discrete(
-        self, reward: Tensor, discount: Tensor, later: Outputs, log_probs: Tensor, alpha: Tensor
-    ) -> tuple[Tensor, Values]:
-        next_q = (later[0] + later[1]) / 2
-        return soft_target_discrete(reward, discount, next_q, log_probs, alpha), {}
-
-    def target_mean(self, target: Tensor) -> Tensor:
-        return target
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        if self._in_symlog:
-            return self._row_loss(symlog(output), symlog(target))
-        return self._row_loss(output, target)
-
-
 class CategoricalReturn:
     """Probabilities of atoms on a fixed support, learned by cross-entropy.
 
@@ -120,22 +66,24 @@ class CategoricalReturn:
 
     num_critics = 2
 
-    def __init__(self, spec: CriticSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: CriticSpec, scalar: SoftReturn) -> None:
+        """`scalar` makes the targets that are spread."""
+        self._spec, self._scalar = spec, scalar
         self.size = spec.num_atoms
 
     def mean(self, output: Tensor) -> Tensor:
         return expectation(output, self._support(output))
 
     def policy_value(self, q_values: Outputs) -> Tensor:
-        return torch.min(*q_values)
+        return self._scalar.policy_value(q_values)
 
     def target(
         self, reward: Tensor, discount: Tensor, later: Outputs, log_prob: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Values]:
         means = self.mean(later[0]), self.mean(later[1])
         if self._spec.target != "distribution":
-            return self._spread(soft_target(reward, discount, torch.min(*means), log_prob, alpha))
+            value, _ = self._scalar.target(reward, discount, means, log_prob, alpha)
+            return self._spread(value)
         is_first = (means[0] <= means[1]).unsqueeze(-1)
         probs = torch.where(is_first, later[0], later[1]).softmax(-1)
         return self._moved(probs, reward, discount, -alpha * log_prob)
@@ -145,9 +93,9 @@ class CategoricalReturn:
     ) -> tuple[Tensor, Values]:
         """As a distribution it is the mixture over actions and critics, moved by the entropy."""
         if self._spec.target != "distribution":
-            next_q = (self.mean(later[0]) + self.mean(later[1])) / 2
-            target = soft_target_discrete(reward, discount, next_q, log_probs, alpha)
-            return self._spread(target)
+            means = self.mean(later[0]), self.mean(later[1])
+            value, _ = self._scalar.target_discrete(reward, discount, means, log_probs, alpha)
+            return self._spread(value)
         policy = log_probs.exp()
         probs = (later[0].softmax(-1) + later[1].softmax(-1)) / 2
         mixture = (policy.unsqueeze(-1) * probs).sum(-2)

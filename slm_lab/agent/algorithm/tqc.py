@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from slm_lab.agent.algorithm.distributional import quantile_huber_loss
-from slm_lab.agent.algorithm.sac import SoftActorCritic
-from slm_lab.agent.algorithm.soft_return import Outputs, SoftReturn, Values, soft_target
+from slm_lab.agent.algorithm.replay_actor_critic import Values
+from slm_lab.agent.algorithm.sac import SoftActorCritic, soft_target
+from slm_lab.agent.algorithm.soft_return import Outputs, SoftReturn
 from slm_lab.spec import Spec
 from slm_lab.spec.algorithm.tqc import TQCSpec
 

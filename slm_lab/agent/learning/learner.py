@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -351,10 +351,26 @@ class Learner:
         return self._sums
 
 
+class ReplayRows(NamedTuple):
+    """The columns [N, ...] of a ReplayBatch that a gradient step reads."""
+
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+    next_obs: Tensor
+    discount: Tensor
+    weight: Tensor
+
+    @classmethod
+    def split(cls, inputs: Sequence[Tensor]) -> tuple[ReplayRows, Sequence[Tensor]]:
+        """The inputs of a gradient step as these columns, and the noise that follows them."""
+        count = len(cls._fields)
+        return cls(*inputs[:count]), inputs[count:]
+
+
 def replay_minibatches(batch: ReplayBatch, size: int) -> list[Sequence[Tensor]]:
-    """Minibatches of (obs, action, reward, next_obs, discount, weight)."""
-    values = batch.reward, batch.next_obs, batch.discount, batch.weight
-    return minibatches((batch.obs, batch.action, *values), size)
+    """Minibatches of the columns of `ReplayRows`."""
+    return minibatches([getattr(batch, name) for name in ReplayRows._fields], size)
 
 
 def minibatches(columns: Sequence[Tensor], size: int) -> list[Sequence[Tensor]]:

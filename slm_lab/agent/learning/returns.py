@@ -1,4 +1,4 @@
-"""Discounted, n-step and lambda returns.
+"""Discounted, n-step and lambda returns; transforms of returns and advantages.
 
 `terminated` cuts the bootstrap: nothing follows. Either ending cuts the trace: what follows belongs
 to another episode. Shapes are [T, B]; `next_value` is V of each step's true successor.
@@ -75,3 +75,8 @@ def explained_variance(value: Tensor, target: Tensor) -> Tensor:
     """1 - Var(target - value) / Var(target): 1 if the values foresee the targets, 0 if they do no
     better than a constant; NaN where the targets are all the same."""
     return 1 - (target - value).var(correction=0) / target.var(correction=0)
+
+
+def symlog(x: Tensor) -> Tensor:
+    """sign(x) ln(1 + |x|): compresses large magnitudes, near-linear around zero."""
+    return x.sign() * x.abs().log1p()
