@@ -66,8 +66,7 @@ def enjoy(
     trust: Trust = None,
 ) -> None:
     """Replay a trained agent and print its returns."""
-    from slm_lab.playback.enjoy import can_write_mp4
-    from slm_lab.playback.enjoy import enjoy as play_saved
+    from slm_lab.playback.enjoy import can_write_mp4, enjoy as play_saved
     from slm_lab.runs.find import open_run
 
     run = open_run(folder, trial=trial, data_dir=data, trust=trust or (), checkpoint=checkpoint)

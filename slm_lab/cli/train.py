@@ -288,8 +288,7 @@ def _stop_searches(data: Path) -> None:
 
 def _run(spec: Spec, mode: str, options: RunOptions, steps: NextSteps) -> None:
     """Run, print what came out, and end with the exit code that says so."""
-    from slm_lab.api.run import RunStopped, search
-    from slm_lab.api.run import run as run_spec
+    from slm_lab.api.run import RunStopped, run as run_spec, search
     from slm_lab.hub.sync import UploadFailed
 
     kind, _, where = mode.partition("@")

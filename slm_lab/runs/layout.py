@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import Literal
 
 from slm_lab.runs.files import make_folder
-from slm_lab.spec.run_folder import FOLDERS as FOLDERS
-from slm_lab.spec.run_folder import TIMESTAMP as TIMESTAMP
-from slm_lab.spec.run_folder import RunFolderError, listed, spec_files
+from slm_lab.spec.run_folder import (
+    FOLDERS as FOLDERS,
+    TIMESTAMP as TIMESTAMP,
+    RunFolderError,
+    listed,
+    spec_files,
+)
 
 Mode = Literal["train", "eval"]
 

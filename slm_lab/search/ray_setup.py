@@ -23,8 +23,7 @@ from slm_lab.search.processes import (
 )
 from slm_lab.spec import Problem, SpecError
 from slm_lab.training.executors.local import available_cores, signals_kept
-from slm_lab.training.executors.ray_cluster import QUIET, cluster_ready
-from slm_lab.training.executors.ray_cluster import ray as ray
+from slm_lab.training.executors.ray_cluster import QUIET, cluster_ready, ray as ray
 
 # Tune reads these when it is imported. It shall write no tables and no files of its own, leave
 # Ctrl-C alone, and run each trial in the folder that the search was started in.
@@ -39,8 +38,7 @@ os.environ |= {
 }
 
 from ray import tune as tune  # other files import these from here, after the settings above
-from ray.tune.schedulers import ASHAScheduler as ASHAScheduler
-from ray.tune.schedulers import FIFOScheduler as FIFOScheduler
+from ray.tune.schedulers import ASHAScheduler as ASHAScheduler, FIFOScheduler as FIFOScheduler
 from ray.tune.search import Searcher as Searcher
 
 

@@ -2,49 +2,56 @@
 
 from slm_lab.spec.agent import AgentSpec as AgentSpec
 from slm_lab.spec.algorithm.a2c import ActorCriticSpec as ActorCriticSpec
-from slm_lab.spec.algorithm.base import AlgorithmSpec as AlgorithmSpec
-from slm_lab.spec.algorithm.base import ScheduleSpec as ScheduleSpec
-from slm_lab.spec.algorithm.base import batches_per_call as batches_per_call
-from slm_lab.spec.algorithm.base import training_start_step as training_start_step
+from slm_lab.spec.algorithm.base import (
+    AlgorithmSpec as AlgorithmSpec,
+    ScheduleSpec as ScheduleSpec,
+    batches_per_call as batches_per_call,
+    training_start_step as training_start_step,
+)
 from slm_lab.spec.algorithm.c51 import C51Spec as C51Spec
 from slm_lab.spec.algorithm.crossq import CrossQSpec as CrossQSpec
 from slm_lab.spec.algorithm.dqn import DQNSpec as DQNSpec
-from slm_lab.spec.algorithm.ppo import PPOSpec as PPOSpec
-from slm_lab.spec.algorithm.ppo import ppo_minibatch_size as ppo_minibatch_size
+from slm_lab.spec.algorithm.ppo import PPOSpec as PPOSpec, ppo_minibatch_size as ppo_minibatch_size
 from slm_lab.spec.algorithm.qrdqn import QRDQNSpec as QRDQNSpec
 from slm_lab.spec.algorithm.random import RandomSpec as RandomSpec
 from slm_lab.spec.algorithm.reinforce import ReinforceSpec as ReinforceSpec
 from slm_lab.spec.algorithm.sac import SoftActorCriticSpec as SoftActorCriticSpec
 from slm_lab.spec.algorithm.sarsa import SARSASpec as SARSASpec
-from slm_lab.spec.algorithm.sil import PPOSILSpec as PPOSILSpec
-from slm_lab.spec.algorithm.sil import SILSpec as SILSpec
+from slm_lab.spec.algorithm.sil import PPOSILSpec as PPOSILSpec, SILSpec as SILSpec
 from slm_lab.spec.env import EnvSpec as EnvSpec
-from slm_lab.spec.error import Problem as Problem
-from slm_lab.spec.error import SpecError as SpecError
-from slm_lab.spec.error import SpecWarning as SpecWarning
-from slm_lab.spec.load import check_file as check_file
-from slm_lab.spec.load import example_sets as example_sets
-from slm_lab.spec.load import find_spec_file as find_spec_file
-from slm_lab.spec.load import load_saved_spec as load_saved_spec
-from slm_lab.spec.load import load_spec as load_spec
-from slm_lab.spec.load import packaged_spec_dir as packaged_spec_dir
-from slm_lab.spec.load import packaged_specs as packaged_specs
-from slm_lab.spec.load import read_saved_spec as read_saved_spec
-from slm_lab.spec.load import spec_from_dict as spec_from_dict
-from slm_lab.spec.load import spec_names as spec_names
-from slm_lab.spec.load import upgrade_file as upgrade_file
+from slm_lab.spec.error import (
+    Problem as Problem,
+    SpecError as SpecError,
+    SpecWarning as SpecWarning,
+)
+from slm_lab.spec.load import (
+    check_file as check_file,
+    example_sets as example_sets,
+    find_spec_file as find_spec_file,
+    load_saved_spec as load_saved_spec,
+    load_spec as load_spec,
+    packaged_spec_dir as packaged_spec_dir,
+    packaged_specs as packaged_specs,
+    read_saved_spec as read_saved_spec,
+    spec_from_dict as spec_from_dict,
+    spec_names as spec_names,
+    upgrade_file as upgrade_file,
+)
 from slm_lab.spec.memory import MemorySpec as MemorySpec
-from slm_lab.spec.net import ConvNetSpec as ConvNetSpec
-from slm_lab.spec.net import DuelingConvNetSpec as DuelingConvNetSpec
-from slm_lab.spec.net import DuelingMLPNetSpec as DuelingMLPNetSpec
-from slm_lab.spec.net import MLPNetSpec as MLPNetSpec
-from slm_lab.spec.net import MultiInputNetSpec as MultiInputNetSpec
-from slm_lab.spec.net import NetSpec as NetSpec
-from slm_lab.spec.net import RecurrentNetSpec as RecurrentNetSpec
-from slm_lab.spec.net import TorchArcNetSpec as TorchArcNetSpec
-from slm_lab.spec.optim import LossSpec as LossSpec
-from slm_lab.spec.optim import OptimSpec as OptimSpec
-from slm_lab.spec.optim import SchedulerSpec as SchedulerSpec
-from slm_lab.spec.schema import MetaSpec as MetaSpec
-from slm_lab.spec.schema import Spec as Spec
+from slm_lab.spec.net import (
+    ConvNetSpec as ConvNetSpec,
+    DuelingConvNetSpec as DuelingConvNetSpec,
+    DuelingMLPNetSpec as DuelingMLPNetSpec,
+    MLPNetSpec as MLPNetSpec,
+    MultiInputNetSpec as MultiInputNetSpec,
+    NetSpec as NetSpec,
+    RecurrentNetSpec as RecurrentNetSpec,
+    TorchArcNetSpec as TorchArcNetSpec,
+)
+from slm_lab.spec.optim import (
+    LossSpec as LossSpec,
+    OptimSpec as OptimSpec,
+    SchedulerSpec as SchedulerSpec,
+)
+from slm_lab.spec.schema import MetaSpec as MetaSpec, Spec as Spec
 from slm_lab.spec.search import split_search_key as split_search_key

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from slm_lab.agent.memory.return_replay import ReturnReplay

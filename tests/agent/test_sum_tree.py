@@ -6,8 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from slm_lab.agent.memory.sampler import BLOCK, SumTree
 

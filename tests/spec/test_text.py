@@ -7,8 +7,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from slm_lab.spec import SpecError, load_spec
 from slm_lab.spec.text import MAX_BYTES, MAX_DEPTH, TextError, fill, number, parse
