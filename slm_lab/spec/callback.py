@@ -7,7 +7,6 @@ them, before a run begins.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +29,10 @@ from slm_lab.spec.block import (
     invalid,
     shown,
 )
-from slm_lab.spec.error import Problem, SpecError, did_you_mean
+from slm_lab.spec.error import SpecError, did_you_mean
+from slm_lab.spec.own_class import import_object
 from slm_lab.spec.record import Record, Registry
-from slm_lab.spec.trust import import_named_module, module_of
+from slm_lab.spec.trust import module_of
 
 if TYPE_CHECKING:
     from slm_lab.spec.schema import Spec
@@ -236,7 +236,7 @@ def _load_each(
             continue
         path, cls = f"{KEY}.{place}", None
         try:
-            cls = _load_own(entry.name, f"{path}.name", spec)
+            cls = import_object(entry.name, f"{path}.name", spec.origin)
         except SpecError as error:
             findings.problems += error.problems
         spec_class = getattr(cls, "spec_class", None)
@@ -248,27 +248,6 @@ def _load_each(
         elif cls is not None:
             expected = "expected a subclass of slm_lab.training.callback.Callback"
             findings.problem(f"{path}.name", f"found {shown(cls)}; {expected}")
-
-
-def _load_own(name: str, path: str, spec: Spec) -> Any:
-    """Import what `module:Class` names; SpecError if it is refused or not there."""
-    module, _, attribute = name.rpartition(":")
-    try:
-        import_named_module(module, path, spec.origin)
-    except SpecError:
-        raise
-    except ModuleNotFoundError as error:
-        where = "Run from the folder that holds it, or install its package."
-        message = f"cannot import `{module}` ({error}). {where}"
-        raise SpecError([Problem(path, message)], spec.name) from error
-    except Exception as error:  # whatever the module's own code raises
-        message = f"importing `{module}` failed with {type(error).__name__}: {error}"
-        raise SpecError([Problem(path, message)], spec.name) from error
-    found = vars(sys.modules[module])
-    if attribute not in found:
-        near = did_you_mean(attribute, [key for key in found if not key.startswith("_")])
-        raise SpecError([Problem(path, f"`{module}` has no `{attribute}`. {near}")], spec.name)
-    return found[attribute]
 
 
 def check_search_keys(search: Sequence[str], findings: Findings) -> None:
