@@ -1,5 +1,6 @@
 """Imports point down the layers of pyproject.toml, so a package can be read without those above."""
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -66,3 +67,15 @@ def test_a_light_package_loads_no_heavy_library(package: str, heavy: set[str]):
         [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.split()
     assert heavy.isdisjoint(loaded)
+
+
+def test_files_and_functions_are_short_enough_to_read():
+    """A file of the package has at most 450 lines, a function 60."""
+    long = []
+    for path in sorted((ROOT / "slm_lab").rglob("*.py")):
+        text, name = path.read_text(), path.relative_to(ROOT).as_posix()
+        if text.count("\n") > 450:
+            long.append(name)
+        functions = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef))
+        long += [f"{name}: {f.name}" for f in functions if f.end_lineno - f.lineno >= 60]
+    assert long == []

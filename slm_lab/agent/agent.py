@@ -22,17 +22,15 @@ from slm_lab.agent.memory.replay import ReplayBuffer
 from slm_lab.agent.memory.return_replay import ImitationBuffer
 from slm_lab.agent.memory.rollout import ExperienceBuffer, RolloutBuffer
 from slm_lab.agent.net.recurrent import Recurrence, RecurrentState, recurrence_of
-from slm_lab.agent.parts import make_parts_transform
+from slm_lab.agent.parts import make_rows_transform
 from slm_lab.agent.preprocessor import (
-    ObsTransform,
     Preprocessor,
     RecurrentPreprocessor,
-    make_obs_transform,
     make_reward_transform,
 )
 from slm_lab.agent.saving import save_agent
 from slm_lab.card import card, folded
-from slm_lab.spec import EnvSpec, Problem, Spec, SpecError, batches_per_call, training_start_step
+from slm_lab.spec import Problem, Spec, SpecError, batches_per_call, training_start_step
 from slm_lab.spec.algorithm.base import Pace
 from slm_lab.spec.trust import check_modules
 from slm_lab.types import Metrics, Rows, Spaces, Transition, on_host
@@ -313,7 +311,7 @@ def make_agent(
         keeps_rows = recurrence is None and _keeps_rollouts(spec)
         on_device = learns and spaces.on_device and keeps_rows
         transforms = (
-            _obs_transform(spec.env, spaces, setup.device if on_device else "cpu"),
+            make_rows_transform(spec.env, spaces, setup.device if on_device else "cpu"),
             make_reward_transform(
                 spec.env,
                 getattr(spec.agent.algorithm, "gamma", 0.99),
@@ -342,19 +340,6 @@ def make_agent(
             spec=spec,
             learns=learns,
         )
-
-
-def _obs_transform(
-    spec: EnvSpec, spaces: Spaces, device: torch.device | str
-) -> ObsTransform | None:
-    changes = spec.normalize_obs or spec.clip_obs is not None
-    if spaces.parts and (
-        spaces.obs_dtype == "uint8" or (changes and (spaces.mask or spaces.has_images))
-    ):
-        return make_parts_transform(
-            spaces, normalizes=spec.normalize_obs, clip=spec.clip_obs, device=device
-        )
-    return make_obs_transform(spec, spaces.obs_shape, device)
 
 
 def _check_parts(algorithm: object, spec: Spec) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from slm_lab.agent.preprocessor import ObsNormalizer
+from slm_lab.agent.preprocessor import ObsNormalizer, ObsTransform, make_obs_transform
+from slm_lab.spec import EnvSpec
 from slm_lab.types import Spaces
 
 
@@ -80,8 +81,15 @@ class PartsNormalizer(ObsNormalizer):
         super().update(self._rows(x)[..., self._rows.vectors])
 
 
-def make_parts_transform(
-    spaces: Spaces, *, normalizes: bool, clip: float | None, device: torch.device | str = "cpu"
-) -> PartsTransform | PartsNormalizer:
+def make_rows_transform(
+    spec: EnvSpec, spaces: Spaces, device: torch.device | str = "cpu"
+) -> ObsTransform | None:
+    """The transform of raw rows, part by part where they are not one array of numbers."""
+    changes = spec.normalize_obs or spec.clip_obs is not None
+    is_mixed = spaces.obs_dtype == "uint8" or (changes and (spaces.mask or spaces.has_images))
+    if not (spaces.parts and is_mixed):
+        return make_obs_transform(spec, spaces.obs_shape, device)
     rows = FloatRows(spaces, device)
-    return PartsNormalizer(rows, clip, device) if normalizes else PartsTransform(rows, clip)
+    if spec.normalize_obs:
+        return PartsNormalizer(rows, spec.clip_obs, device)
+    return PartsTransform(rows, spec.clip_obs)

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -131,6 +132,7 @@ def run(
     trust: Trust = None,
 ) -> None:
     """Train a spec. Without arguments: PPO on CartPole, a demo of a minute."""
+    flags = {name: value for name, value in locals().items() if name != "mode"}
     if stop_ray:
         _stop_searches(data)
         return
@@ -148,28 +150,14 @@ def run(
     from slm_lab.spec import load_spec
     from slm_lab.training.options import RunOptions
 
-    flags = [(k, v) for k, v in (("compile", compile), ("random_seed", seed)) if v is not None]
-    written = [*(sets or ()), *(f"meta.{key}={value}" for key, value in flags)]
-    spec = load_spec(chosen.file, chosen.name, sets=written, trust=trust or ())
+    written = [(k, v) for k, v in (("compile", compile), ("random_seed", seed)) if v is not None]
+    changes = [*(sets or ()), *(f"meta.{key}={value}" for key, value in written)]
+    spec = load_spec(chosen.file, chosen.name, sets=changes, trust=trust or ())
     if dry_run:
         _print_search_plan(spec, mode)
         return
-    options = RunOptions(
-        render=render,
-        log_level=log_level,
-        log_extra=log_extra,
-        profile=profile,
-        optimize_perf=optimize_perf,
-        cuda_offset=cuda_offset,
-        wandb=wandb,
-        data_dir=str(data),
-        keep=keep,
-        validate=validate,
-        ray_address=ray_address,
-        upload_hf=upload_hf,
-        timestamp=timestamp,
-        follow_budget=follow_budget,
-    )
+    named = {field.name: flags[field.name] for field in fields(RunOptions) if field.name in flags}
+    options = RunOptions(**named, data_dir=str(data))
     given: dict[str, Any] = {"-s": sets, "--seed": seed, "--compile": compile, "--trust": trust}
     given |= {} if data == DATA else {"--data": str(data)}
     _run(spec, mode, options, NextSteps(chosen.words, given, data))
@@ -198,16 +186,7 @@ def run_remote(
     trust: Trust = None,
 ) -> None:
     """Run a spec on a rented machine, through dstack. Results arrive on the hub."""
-    from slm_lab.cloud import (
-        CloudError,
-        RemoteRun,
-        build_task,
-        check_ready,
-        missing_token,
-        pack,
-        submit,
-        to_yaml,
-    )
+    from slm_lab import cloud
     from slm_lab.runs.layout import new_timestamp
     from slm_lab.spec import load_spec
 
@@ -218,7 +197,7 @@ def run_remote(
     mode = chosen.mode or "train"
     spec = load_spec(chosen.file, chosen.name, sets=sets or [], trust=trust or ())
     _check(spec, mode)
-    run = RemoteRun(
+    run = cloud.RemoteRun(
         name=name or chosen.name.lower().replace("_", "-"),
         spec_name=chosen.name,
         run_name=spec.name,
@@ -229,16 +208,16 @@ def run_remote(
         profile=profile,
         max_hours=max_duration,
     )
-    task = build_task(run, pack(chosen.file, spec), os.environ)
-    lacking = missing_token(task, os.environ)
+    task = cloud.build_task(run, cloud.pack(chosen.file, spec), os.environ)
+    lacking = cloud.missing_token(task, os.environ)
     if dry_run:
-        typer.echo(to_yaml(task), nl=False)
+        typer.echo(cloud.to_yaml(task), nl=False)
         typer.echo(lacking, err=True, nl=bool(lacking))
         return
     if lacking:
-        raise CloudError(lacking)
-    check_ready(run.name, gpu=gpu, again=shlex.join(["slm-lab", *sys.argv[1:]]))
-    reply = submit(to_yaml(task))
+        raise cloud.CloudError(lacking)
+    cloud.check_ready(run.name, gpu=gpu, again=shlex.join(["slm-lab", *sys.argv[1:]]))
+    reply = cloud.submit(cloud.to_yaml(task))
     _print_submitted(reply, run, task, f"{spec.agent.algorithm.name} on {spec.env.name}")
 
 

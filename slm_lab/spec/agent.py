@@ -221,13 +221,8 @@ def _fill_critic(agent: Tree, defaults: Defaults, origin: SpecOrigin | None) -> 
     agent["critic_net"] = critic
 
 
-def build_agent(
-    tree: Tree, findings: Findings, origin: SpecOrigin | None = None
-) -> AgentSpec | None:
-    """Build the agent of a block; None with the problems reported.
-
-    Classes of the user's own are imported where the origin is trusted with their modules.
-    """
+def build_agent(tree: Tree, findings: Findings) -> AgentSpec | None:
+    """Build the agent of a block; None with the problems reported."""
     known = AgentSpec.model_fields
     for key in sorted(tree.keys() - known.keys()):
         findings.problem(f"agent.{key}", f"unknown key for agent. {did_you_mean(key, known)}")
@@ -242,18 +237,18 @@ def build_agent(
     if "algorithm" not in parts:
         return None
 
-    info = _record_of(parts["algorithm"], ALGORITHMS, "agent.algorithm", findings, origin)
+    info = _record_of(parts["algorithm"], ALGORITHMS, "agent.algorithm", findings)
     if info is None:
         return None
     _replace_episodes(info, parts, findings)
     algorithm = _build_algorithm(info, parts["algorithm"], findings)
-    memory = _build_memory(info, parts.get("memory"), findings, origin)
-    net, critic_net = _build_nets(info, parts.get("net"), tree.get("critic_net"), findings, origin)
+    memory = _build_memory(info, parts.get("memory"), findings)
+    net, critic_net = _build_nets(info, parts.get("net"), tree.get("critic_net"), findings)
     of_critic = "agent.critic_net" if info.critic == "block" else "agent.net"
-    _check_own(algorithm, "agent.algorithm", info, findings, origin)
-    _check_own(net, "agent.net", info, findings, origin)
+    _check_own(algorithm, "agent.algorithm", info, findings)
+    _check_own(net, "agent.net", info, findings)
     if critic_net is not net:
-        _check_own(critic_net, of_critic, info, findings, origin)
+        _check_own(critic_net, of_critic, info, findings)
     if is_opaque(info):
         findings.inert.clear()  # which keys have an effect is not known
     if algorithm is None or memory is None or net is None:
@@ -270,12 +265,11 @@ def _record_of(
     registry: Registry[RecordT],
     path: str,
     findings: Findings,
-    origin: SpecOrigin | None,
 ) -> RecordT | None:
     """Find the record that a block's `name` or `type` picks."""
     given = tree.get(registry.chosen_by)
     try:
-        record = find_record(registry, given, f"{path}.{registry.chosen_by}", origin)
+        record = find_record(registry, given, f"{path}.{registry.chosen_by}", findings.origin)
     except SpecError as error:
         findings.problems += error.problems
         return None
@@ -327,12 +321,14 @@ def _recorded(block: BlockT | None, record: Record[Any]) -> BlockT | None:
 
 
 def _build_memory(
-    info: AlgorithmInfo, tree: Tree | None, findings: Findings, origin: SpecOrigin | None
+    info: AlgorithmInfo,
+    tree: Tree | None,
+    findings: Findings,
 ) -> MemorySpec | None:
     if tree is None:
         findings.problem("agent.memory", f"missing; {info.name} needs a mapping with a name")
         return None
-    memory = _record_of(tree, MEMORIES, "agent.memory", findings, origin)
+    memory = _record_of(tree, MEMORIES, "agent.memory", findings)
     if memory is None:
         return None
     if memory.kind not in info.memories and not is_opaque(memory):
@@ -354,7 +350,6 @@ def _build_nets(
     tree: Tree | None,
     own_critic: Any,
     findings: Findings,
-    origin: SpecOrigin | None,
 ) -> tuple[NetSpec | None, NetSpec | None]:
     """Build the net and the critic's net of an algorithm, None where it has none."""
     if tree is None:
@@ -363,8 +358,8 @@ def _build_nets(
     if own_critic is not None and info.critic != "block":
         findings.inert.append("agent.critic_net")
     if info.critic == "keys":
-        return _build_two_nets(tree, findings, origin)
-    net = _build_net(tree, "agent.net", findings, origin)
+        return _build_two_nets(tree, findings)
+    net = _build_net(tree, "agent.net", findings)
     if info.critic == "none":
         return net, None
     if own_critic is None:
@@ -375,11 +370,12 @@ def _build_nets(
     for key in TARGET_KEYS if info.target_net else ():
         if tree.get(key) not in (None, own_critic.get(key)):
             findings.inert.append(f"agent.net.{key} (agent.critic_net has its own)")
-    return net, _build_net(dict(own_critic), "agent.critic_net", findings, origin)
+    return net, _build_net(dict(own_critic), "agent.critic_net", findings)
 
 
 def _build_two_nets(
-    tree: Tree, findings: Findings, origin: SpecOrigin | None
+    tree: Tree,
+    findings: Findings,
 ) -> tuple[NetSpec | None, NetSpec | None]:
     """Build two nets of one block; `actor_` keys are the actor's alone, `critic_` the critic's."""
     for key in TARGET_KEYS:
@@ -392,7 +388,7 @@ def _build_two_nets(
 
     def net_of(who: str, found: Findings) -> NetSpec | None:
         alone = {field: tree[key] for field, key in own[who].items()}
-        return _build_net({**both, **alone}, "agent.net", found, origin, own[who])
+        return _build_net({**both, **alone}, "agent.net", found, own[who])
 
     actor = net_of("actor", findings)
     if tree.get("use_same_optim"):
@@ -400,7 +396,7 @@ def _build_two_nets(
         findings.inert += [f"agent.net.{key} (use_same_optim is true)" for key in ignored]
         return actor, actor
     # What both nets share is reported once, by the actor.
-    second = Findings()
+    second = Findings(findings.origin)
     critic = net_of("critic", second)
     findings.problems += [p for p in second.problems if p not in findings.problems]
     findings.inert += [key for key in second.inert if key not in findings.inert]
@@ -417,10 +413,9 @@ def _build_net(
     tree: Tree,
     path: str,
     findings: Findings,
-    origin: SpecOrigin | None,
     spelling: Mapping[str, str] | None = None,
 ) -> NetSpec | None:
-    info = _record_of(tree, NETS, path, findings, origin)
+    info = _record_of(tree, NETS, path, findings)
     if info is None:
         return None
     label = info.name
@@ -433,22 +428,21 @@ def _check_own(
     path: str,
     info: AlgorithmInfo,
     findings: Findings,
-    origin: SpecOrigin | None,
 ) -> None:
     """Check what the keys of a block name of the user's own, and the arguments beside it."""
     for key, value in () if block is None else block:
         if key == "action_pdtype" and is_own(value):
             samples = "replay" not in info.memories and "explore_var_spec" not in dict(block or ())
             if samples or is_own(info.name):
-                check_arguments(value, None, f"{path}.{key}", findings, origin)
+                check_arguments(value, None, f"{path}.{key}", findings)
             else:
                 found = f"found `{value}`; {info.name} samples no distribution that a spec chooses"
                 findings.problem(f"{path}.{key}", f"{found}. Leave it out")
         elif isinstance(value, ScheduleSpec) and is_own(value.name):
-            check_schedule(value.name, value.arguments, f"{path}.{key}", findings, origin)
+            check_schedule(value.name, value.arguments, f"{path}.{key}", findings)
         elif isinstance(value, SchedulerSpec) and is_own(value.name):
-            check_schedule(value.name, value.kwargs, f"{path}.{key}", findings, origin)
+            check_schedule(value.name, value.kwargs, f"{path}.{key}", findings)
         elif isinstance(value, OptimSpec | LossSpec) and is_own(value.name):
             given = {k: v for k, v in value.kwargs.items() if k != "lr"}
             taken = 2 if isinstance(value, LossSpec) else 0
-            check_arguments(value.name, given, f"{path}.{key}", findings, origin, taken)
+            check_arguments(value.name, given, f"{path}.{key}", findings, taken)

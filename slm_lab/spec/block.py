@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from slm_lab.spec.error import Problem, did_you_mean, nearest
+
+if TYPE_CHECKING:
+    from slm_lab.spec.trust import SpecOrigin
 
 MAX_COUNT = 10**13
 
@@ -115,8 +118,12 @@ FreeMapping = Annotated[
 
 @dataclass(slots=True)
 class Findings:
-    """Problems and warnings of one spec; any problem makes it a SpecError."""
+    """Problems and warnings of one spec; any problem makes it a SpecError.
 
+    Modules of the user's own are imported where the spec's origin is trusted with them.
+    """
+
+    origin: SpecOrigin | None = None
     problems: list[Problem] = field(default_factory=list)
     inert: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

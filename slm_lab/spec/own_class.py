@@ -98,7 +98,6 @@ def check_arguments(
     arguments: Mapping[str, Any] | None,
     path: str,
     findings: Findings,
-    origin: SpecOrigin | None,
     taken: int = 0,
 ) -> None:
     """Report keys of a block that the class or function it names does not take, or misses.
@@ -106,11 +105,11 @@ def check_arguments(
     The first `taken` arguments of a function are not for the block to give. Without arguments the
     name stands alone at the path, and only has to lead to something that can be called.
     """
-    if not may_import(module_of(name), origin):
+    if not may_import(module_of(name), findings.origin):
         return
     key_of_name = path if arguments is None else f"{path}.name"
     try:
-        thing = import_object(name, key_of_name, origin)
+        thing = import_object(name, key_of_name, findings.origin)
         parameters = dict(inspect.signature(thing).parameters)
     except SpecError as error:
         findings.problems += error.problems
@@ -136,15 +135,14 @@ def check_schedule(
     arguments: Mapping[str, Any],
     path: str,
     findings: Findings,
-    origin: SpecOrigin | None,
 ) -> None:
     """Report a schedule that takes other keys, cannot be made with them, or gives no number."""
     problems = len(findings.problems)
-    check_arguments(name, arguments, path, findings, origin)
-    if len(findings.problems) > problems or not may_import(module_of(name), origin):
+    check_arguments(name, arguments, path, findings)
+    if len(findings.problems) > problems or not may_import(module_of(name), findings.origin):
         return
     try:
-        value = import_object(name, path, origin)(**arguments).value(0)
+        value = import_object(name, path, findings.origin)(**arguments).value(0)
     except Exception as error:  # whatever the user's code raises
         message = f"{name} cannot be made and asked for value(0): {type(error).__name__}: {error}"
         findings.problem(path, message)

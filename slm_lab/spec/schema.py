@@ -263,13 +263,13 @@ def build_spec(
 
     Its classes of the user's own are imported where the origin is trusted with their modules.
     """
-    findings = Findings()
+    findings = Findings(origin)
     given = plain({**tree, "name": name})
     try:
         check_json(given)
     except TextError as error:
         raise SpecError([Problem("", str(error))], source or name) from None
-    spec = _build(given, name, findings, origin)
+    spec = _build(given, name, findings)
     if findings.problems or spec is None:
         raise SpecError(findings.problems, source or name)
     return spec.with_origin(origin) if origin else spec, findings.all_warnings()
@@ -304,15 +304,13 @@ def _write_defaults(block: dict[str, Any], built: Block) -> None:
             block[key] = {**value, **block[key]}
 
 
-def _build(
-    tree: dict[str, Any], name: str, findings: Findings, origin: SpecOrigin | None
-) -> Spec | None:
+def _build(tree: dict[str, Any], name: str, findings: Findings) -> Spec | None:
     if is_v4(tree):
         findings.problem("agent", V4_MESSAGE)
         return None
     if complaint := name_complaint(name):
         findings.problem("name", complaint)
-    given, tree = tree, with_defaults(tree, origin)
+    given, tree = tree, with_defaults(tree, findings.origin)
     blocks: dict[str, dict[str, Any]] = {}
     for key in sorted(tree.keys() - {"name", *_BLOCKS}):
         findings.problem(key, f"unknown key for a spec. {did_you_mean(key, _BLOCKS)}")
@@ -325,7 +323,7 @@ def _build(
         elif not (key == "search" and block is None):
             findings.problem(key, f"found {shown(block)}; expected a mapping")
 
-    agent = build_agent(blocks["agent"], findings, origin) if "agent" in blocks else None
+    agent = build_agent(blocks["agent"], findings) if "agent" in blocks else None
     env = _build_env(blocks["env"], findings) if "env" in blocks else None
     meta = None
     if "meta" in blocks:
@@ -354,12 +352,12 @@ def _check_absent(key: str, value: Any, spec: Spec, findings: Findings) -> None:
     """Report a searched path that the spec does not have, unless a trial can have it: what a block
     says about the first of its values."""
     path, _ = split_search_key(key)
-    tree, about = copy.deepcopy(spec._given), Findings()
+    tree, about = copy.deepcopy(spec._given), Findings(spec.origin)
     tree.pop("search", None)
     if problem := write_value(tree, path, value):
         findings.problem(f"search.{key}", problem.message)
         return
-    _build(tree, spec.name, about, spec.origin)
+    _build(tree, spec.name, about)
     related = [each for each in about.problems if f"{path}.".startswith(f"{each.path}.")]
     if related:
         findings.problem(f"search.{key}", related[0].message)
