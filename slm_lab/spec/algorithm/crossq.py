@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slm_lab.spec.algorithm import base
-from slm_lab.spec.algorithm.sac import SAC_COLUMNS, SoftActorCriticSpec, critic_block
+from slm_lab.spec.algorithm.sac import SoftActorCriticSpec, actor_critic_record, critic_block
 from slm_lab.spec.block import Findings
 from slm_lab.spec.memory import replay
 
@@ -59,19 +59,14 @@ def _check_target(spec: base.Spec, findings: Findings) -> None:
 
 
 RECORDS = (
-    base.AlgorithmInfo(
+    actor_critic_record(
         "CrossQ",
-        CrossQSpec,
-        "slm_lab.agent.algorithm.sac:SoftActorCritic",
-        label="CrossQ",
+        spec_class=CrossQSpec,
+        implementation="slm_lab.agent.algorithm.sac:SoftActorCritic",
         style=base.Style("violet", "^"),
         order=90,
-        memories=frozenset({"replay"}),
         actions=frozenset({"discrete", "continuous"}),
-        critic="block",
-        recurrent=False,
-        columns=SAC_COLUMNS,
-        seconds_saved=8e-3,
+        target_net=False,
         action_masks=True,
         defaults=base.Defaults(
             replay(256, 1_000_000),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -27,8 +27,6 @@ from slm_lab.spec.block import (
 from slm_lab.spec.memory import replay
 from slm_lab.spec.net import POLYAK
 from slm_lab.spec.optim import LossSpec
-
-SAC_COLUMNS = ("alpha", "entropy", "policy_loss", "q_value")
 
 
 class EntropyAnnealSpec(Block):
@@ -113,6 +111,13 @@ def critic_block(spec: base.Spec) -> str:
     return "agent.net" if spec.agent.critic is spec.agent.net else "agent.critic_net"
 
 
+def check_no_loss(spec: base.Spec, findings: Findings, kind: str) -> None:
+    """Report the loss of critics that have one of their own, `kind` says which."""
+    if spec.agent.critic.loss_spec != LossSpec():
+        fix = f"has no effect on {kind}. Remove it"
+        findings.problem(f"{critic_block(spec)}.loss_spec", fix)
+
+
 class SoftActorCriticSpec(SoftPolicySpec):
     """Soft actor-critic (SAC), continuous and discrete."""
 
@@ -137,9 +142,7 @@ class SoftActorCriticSpec(SoftPolicySpec):
         super().cross_check(spec, findings)
         if not self.critic.is_categorical:
             return
-        if spec.agent.critic.loss_spec != LossSpec():
-            fix = "has no effect on categorical critics, whose loss is the cross-entropy. Remove it"
-            findings.problem(f"{critic_block(spec)}.loss_spec", fix)
+        check_no_loss(spec, findings, "categorical critics, whose loss is the cross-entropy")
         if not (spec.env.normalize_reward or {"v_min", "v_max"} & self.critic.model_fields_set):
             findings.warnings.append(
                 f"agent.algorithm.critic: returns beyond {self.critic.v_min:g} and "
@@ -148,25 +151,34 @@ class SoftActorCriticSpec(SoftPolicySpec):
             )
 
 
+def actor_critic_record(name: str, **keys: Any) -> base.AlgorithmInfo:
+    """Write the record of an actor with critics of (s, a) that learn from a replay, as SAC does."""
+    shared: dict[str, Any] = {
+        "label": name,
+        "memories": frozenset({"replay"}),
+        "actions": frozenset({"continuous"}),
+        "critic": "block",
+        "target_net": True,
+        "recurrent": False,
+        "columns": ("alpha", "entropy", "policy_loss", "q_value"),
+        "seconds_saved": 8e-3,  # three nets and a temperature: 16.9 ms -> 8.1
+        "defaults": base.Defaults(
+            replay(256, 1_000_000), base.mlp([256, 256], "relu", 3e-4), target=POLYAK
+        ),
+    }
+    return base.AlgorithmInfo(name=name, **(shared | keys))
+
+
 RECORDS = (
-    base.AlgorithmInfo(
+    actor_critic_record(
         "SoftActorCritic",
-        SoftActorCriticSpec,
-        "slm_lab.agent.algorithm.sac:SoftActorCritic",
+        spec_class=SoftActorCriticSpec,
+        implementation="slm_lab.agent.algorithm.sac:SoftActorCritic",
         aliases=("SAC",),
         label="SAC",
         style=base.Style("pink", "s"),
         order=80,
-        memories=frozenset({"replay"}),
         actions=frozenset({"discrete", "continuous"}),
-        critic="block",
-        target_net=True,
-        recurrent=False,
-        columns=SAC_COLUMNS,
-        seconds_saved=8e-3,  # three nets and a temperature: 16.9 ms -> 8.1
         action_masks=True,
-        defaults=base.Defaults(
-            replay(256, 1_000_000), base.mlp([256, 256], "relu", 3e-4), target=POLYAK
-        ),
     ),
 )

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from slm_lab.spec.algorithm import base
+from slm_lab.spec.algorithm.sac import actor_critic_record
 from slm_lab.spec.block import Count, Findings, Key, NonNegative
 from slm_lab.spec.memory import replay
 from slm_lab.spec.net import POLYAK
@@ -44,24 +45,19 @@ class DDPGSpec(TD3Spec):
     target_noise: NonNegative = Key(0.0, "Std of the noise on actions of the target policy.")
 
 
-def _info(**keys: Any) -> base.AlgorithmInfo:
-    return base.AlgorithmInfo(
-        implementation="slm_lab.agent.algorithm.td3:TD3",
-        memories=frozenset({"replay"}),
-        actions=frozenset({"continuous"}),
-        critic="block",
-        target_net=True,
-        recurrent=False,
-        columns=("explore_var", "policy_loss", "q_value"),
-        seconds_saved=6e-3,
-        defaults=base.Defaults(
-            replay(256, 1_000_000), base.mlp([256, 256], "relu", 1e-3), target=POLYAK
-        ),
-        **keys,
-    )
-
-
+_SHARED: dict[str, Any] = {
+    "implementation": "slm_lab.agent.algorithm.td3:TD3",
+    "columns": ("explore_var", "policy_loss", "q_value"),
+    "seconds_saved": 6e-3,
+    "defaults": base.Defaults(
+        replay(256, 1_000_000), base.mlp([256, 256], "relu", 1e-3), target=POLYAK
+    ),
+}
 RECORDS = (
-    _info(name="DDPG", spec_class=DDPGSpec, label="DDPG", style=base.Style("sky", "v"), order=74),
-    _info(name="TD3", spec_class=TD3Spec, label="TD3", style=base.Style("brown", "D"), order=76),
+    actor_critic_record(
+        "DDPG", spec_class=DDPGSpec, style=base.Style("sky", "v"), order=74, **_SHARED
+    ),
+    actor_critic_record(
+        "TD3", spec_class=TD3Spec, style=base.Style("brown", "D"), order=76, **_SHARED
+    ),
 )

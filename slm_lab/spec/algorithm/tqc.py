@@ -7,11 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from slm_lab.spec.algorithm import base
-from slm_lab.spec.algorithm.sac import SAC_COLUMNS, SoftPolicySpec
+from slm_lab.spec.algorithm.sac import SoftPolicySpec, actor_critic_record, check_no_loss
 from slm_lab.spec.block import Count, CountOrZero, Findings, Key, SmallCount
-from slm_lab.spec.memory import replay
-from slm_lab.spec.net import POLYAK
-from slm_lab.spec.optim import LossSpec
 
 
 class TQCSpec(SoftPolicySpec):
@@ -29,29 +26,15 @@ class TQCSpec(SoftPolicySpec):
             found = f"found {self.top_quantiles_to_drop_per_net}"
             fix = f"expected less than num_quantiles = {self.num_quantiles}, or nothing is left"
             findings.problem("agent.algorithm.top_quantiles_to_drop_per_net", f"{found}; {fix}")
-        if spec.agent.critic.loss_spec != LossSpec():
-            block = "net" if spec.agent.critic is spec.agent.net else "critic_net"
-            fix = "has no effect on TQC, whose loss is the quantile Huber loss. Remove it"
-            findings.problem(f"agent.{block}.loss_spec", fix)
+        check_no_loss(spec, findings, "TQC, whose loss is the quantile Huber loss")
 
 
 RECORDS = (
-    base.AlgorithmInfo(
+    actor_critic_record(
         "TQC",
-        TQCSpec,
-        "slm_lab.agent.algorithm.tqc:TQC",
-        label="TQC",
+        spec_class=TQCSpec,
+        implementation="slm_lab.agent.algorithm.tqc:TQC",
         style=base.Style("vermillion", "P"),
         order=85,
-        memories=frozenset({"replay"}),
-        actions=frozenset({"continuous"}),
-        critic="block",
-        target_net=True,
-        recurrent=False,
-        columns=SAC_COLUMNS,
-        seconds_saved=8e-3,
-        defaults=base.Defaults(
-            replay(256, 1_000_000), base.mlp([256, 256], "relu", 3e-4), target=POLYAK
-        ),
     ),
 )
