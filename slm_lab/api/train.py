@@ -46,7 +46,8 @@ def train(
     `data`. `callbacks` are as for `run`.
     """
     if isinstance(algorithm, Result):
-        return _go_on(algorithm, env, {**keys, "frames": frames})
+        others = {"name": name or None, "callbacks": callbacks or None}
+        return _go_on(algorithm, env, {**keys, **others, "frames": frames})
     if env is not None:
         from slm_lab.env.given import env_block  # gymnasium is slow to import
 

@@ -46,6 +46,7 @@ def audit_results(
 ) -> Iterator[str]:
     """Audit every folder of results, and the page that shows them unless `page` is None."""
     kept: dict[str, CollectedResult] = {}
+    is_whole = True
     yield from taken_out(results_dir)
     for folder in result_folders(results_dir):
         yield from audit_result(folder, manifest)
@@ -53,8 +54,8 @@ def audit_results(
             if (found := read_result(folder)) is not None:
                 kept[folder.name] = found
         except ResultError:  # audit_result has reported it
-            return
-    if page is None:
+            is_whole = False
+    if page is None or not is_whole:
         return
     expected = BenchmarkPage(manifest, kept, page, plots_dir, results_dir)
     for path in expected.missing_plots():

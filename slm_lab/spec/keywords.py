@@ -70,7 +70,7 @@ def spec_from_keywords(base: object, keys: Mapping[str, Any], name: str = "") ->
     name = name or _run_name(base, tree, info)
     spec, notes = build_spec(coerce_numbers(tree), name, label, origin)
     for note in notes:
-        warnings.warn(note, SpecWarning, stacklevel=4)
+        warnings.warn(note, SpecWarning, stacklevel=3)  # the line that calls `train`
     return spec
 
 

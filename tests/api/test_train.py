@@ -15,8 +15,9 @@ from slm_lab.analysis.tables import drop_clock
 from slm_lab.api.result import Result, load_result
 from slm_lab.api.run import run
 from slm_lab.api.train import train
-from slm_lab.spec import SpecError
+from slm_lab.spec import SpecError, SpecWarning
 from slm_lab.spec.keywords import spec_from_keywords
+from slm_lab.training.callback import Callback
 from slm_lab.training.console import Progress
 from slm_lab.training.notebook_display import NotebookDisplay
 from slm_lab.training.options import RunOptions
@@ -86,6 +87,20 @@ def test_a_result_goes_on_as_if_it_had_never_stopped(tmp_path):
     assert drop_clock(more.df).equals(drop_clock(whole.df))
     with pytest.raises(SpecError, match=r"gamma: A result goes on as it began.*init_from=result"):
         train(short, frames=600, gamma=0.5)
+
+
+def test_a_result_that_goes_on_takes_no_other_name_and_no_callbacks(result):
+    with pytest.raises(SpecError, match="name: A result goes on as it began"):
+        train(result, frames=800, name="other")
+    with pytest.raises(SpecError, match="callbacks: A result goes on as it began"):
+        train(result, frames=800, callbacks=[Callback])
+
+
+def test_a_warning_points_at_the_line_that_called_train(tmp_path, monkeypatch):
+    monkeypatch.setattr("slm_lab.api.train._run", lambda *_, **__: None)
+    with pytest.warns(SpecWarning, match="so nothing is learned") as caught:
+        train("PPO", env="CartPole-v1", frames=9, data=tmp_path)
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 def test_an_agent_that_learns_begins_a_run_and_one_that_acts_does_not(result, tmp_path):

@@ -198,3 +198,13 @@ def test_the_page_and_its_plots_are_audited(folder, manifest):
     assert "is not what the results give" in by_hand
     (PLOTS / "probe_ActionMatters-v0.png").unlink()
     assert "missing, or drawn from other curves" in page_offences()[0]
+
+
+def test_one_result_that_cannot_be_read_hides_no_other(folder, manifest):
+    damaged = RESULTS / "a_damaged_one"
+    damaged.mkdir()
+    (damaged / "result.json").write_text("{}")
+    edit_trial(folder / "result.json", lambda t: t.update(folder="x"))
+    told = "\n".join(audit_results(manifest, RESULTS, page=PAGE, plots_dir=PLOTS))
+    assert "a_damaged_one" in told
+    assert f"{folder.name}: ledger: trial 0, x, did not finish there" in told

@@ -20,6 +20,9 @@ from slm_lab.spec import Spec
 from slm_lab.spec.main_module import names_in_main, objects_of_main, put_into_main
 from slm_lab.spec.trust import MAIN
 
+_EVERYWHERE = ("gymnasium.", "ale_py.")
+"""Beginnings of the entry points of envs that every process registers by itself."""
+
 
 class CannotBeCarried(Exception):
     """Something that a spec names and that cannot be sent to another process; says why."""
@@ -89,8 +92,9 @@ def _registered_here(spec: Spec) -> list[Any]:
         if isinstance(place, str) and place.startswith(f"{MAIN}:"):
             object_of_main = getattr(sys.modules[MAIN], place.removeprefix(f"{MAIN}:"), None)
             each, place = _with_entry_point(each, object_of_main), object_of_main
-        is_named = each.id == spec.env.name and not str(place).startswith("gymnasium.")
-        if is_named or callable(place):
+        is_named = each.id == spec.env.name and not str(place).startswith(_EVERYWHERE)
+        is_given = callable(place) and place.__module__ != "gymnasium.envs"  # stubs of old envs
+        if is_named or is_given:
             found.append(each)
     return found
 

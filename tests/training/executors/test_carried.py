@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
-from slm_lab.training.executors.carried import carry
+from slm_lab.training.executors.carried import NOTHING, carry, only_here
 
 ENV = """
 import gymnasium as gym
@@ -41,3 +41,13 @@ def test_an_env_whose_module_is_not_found_there_keeps_no_session_from_starting(
     finally:
         for name in ("Lonely-v0", "Known-v0"):
             gym.registry.pop(name, None)
+
+
+def test_an_atari_game_is_known_to_every_process_also_once_this_one_has_registered_it(
+    make_spec: Any,
+) -> None:
+    ale_py = pytest.importorskip("ale_py")
+    gym.register_envs(ale_py)
+    game = make_spec().with_values({"env.name": "ALE/Pong-v5"})
+    assert only_here(game) == ""
+    assert carry(game) == NOTHING
