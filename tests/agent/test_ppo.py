@@ -17,9 +17,9 @@ from slm_lab.agent.algorithm.ppo import (
     FlatRollout,
     clipped_value_loss,
     ppo_policy_loss,
-    symlog,
 )
 from slm_lab.agent.learning.learner import State
+from slm_lab.agent.learning.returns import symlog
 from slm_lab.spec import Spec
 from slm_lab.types import Rollout, Spaces
 

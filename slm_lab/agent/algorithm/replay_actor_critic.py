@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from slm_lab.agent.algorithm.actor import Actor, Choice
-from slm_lab.agent.algorithm.base import SavedInParts, Setup, initialising
+from slm_lab.agent.algorithm.base import SavedInParts, Setup, Stateful, initialising
 from slm_lab.agent.algorithm.schedule import LearningRates
 from slm_lab.agent.learning.learner import (
     Learner,
@@ -184,6 +184,8 @@ class ReplayActorCritic(SavedInParts):
 
     A subclass says what the critics and the actor minimise.
     """
+
+    _parts: dict[str, Stateful]
 
     def __init__(
         self,
