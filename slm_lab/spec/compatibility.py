@@ -75,10 +75,6 @@ def _has_unit_weights(spec: Spec) -> bool:
     return spec.agent.net.unit_weights or spec.agent.critic.unit_weights
 
 
-def _critic(spec: Spec) -> Any:
-    return getattr(spec.agent.algorithm, "critic", None)
-
-
 def _reads_parts(spec: Spec) -> bool:
     return spec.agent.net.reads_parts(())
 
@@ -124,7 +120,7 @@ FEATURES: dict[str, Feature] = {
         Feature(
             "categorical critic",
             "agent.algorithm.critic",
-            lambda s: _critic(s) and _critic(s).is_categorical,
+            lambda s: s.agent.algorithm.largest_return is not None,
             _having("critic"),
         ),
         _algorithm_flag("symlog"),

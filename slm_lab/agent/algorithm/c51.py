@@ -13,8 +13,13 @@ from loguru import logger
 from torch import Tensor
 
 from slm_lab.agent.algorithm.base import Setup
-from slm_lab.agent.algorithm.distributional import cross_entropy, expectation, of_action, project
-from slm_lab.agent.algorithm.dqn import DQN
+from slm_lab.agent.algorithm.distributional import (
+    DistributionalDQN,
+    cross_entropy,
+    expectation,
+    of_action,
+    project,
+)
 from slm_lab.spec import C51Spec, Spec
 from slm_lab.types import Metrics, ReplayBatch
 
@@ -36,13 +41,12 @@ def kl_divergence(logits: Tensor, target: Tensor) -> Tensor:
     return cross_entropy(logits, target) - entropy
 
 
-class C51(DQN):
+class C51(DistributionalDQN):
     """DQN on probabilities. The priority of a row is its KL divergence, as Rainbow's."""
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
         self._range = cast(C51Spec, spec.agent.algorithm)
         self.atoms = self._range.num_atoms
-        self._device = setup.device
         self._has_told = False
         super().__init__(spec, setup)
 
@@ -63,7 +67,7 @@ class C51(DQN):
     def support(self) -> Tensor:
         """The returns [K] that have a probability; computed, as no graph holds a tensor."""
         own = self._range
-        return torch.linspace(own.v_min, own.v_max, self.atoms, device=self._device)
+        return torch.linspace(own.v_min, own.v_max, self.atoms, device=self._setup.device)
 
     def mean(self, numbers: Tensor) -> Tensor:
         return expectation(numbers, self.support)

@@ -1,4 +1,4 @@
-"""Distributions of returns: quantiles, and probabilities of atoms on a fixed support.
+"""Distributions of returns: quantiles, or probabilities of atoms; and a DQN that learns them.
 
 Quantiles: QR-DQN (Dabney et al. 2018), TQC (Kuznetsov et al. 2020). Atoms: C51 (Bellemare et al.
 2017); two-hot and HL-Gauss targets for a scalar return (Farebrother et al. 2024).
@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from slm_lab.agent.algorithm.dqn import DQN
+from slm_lab.agent.net.rows import FORBIDDEN
 
 
 def of_action(outputs: Tensor, action: Tensor, atoms: int) -> Tensor:
@@ -69,3 +72,20 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 def expectation(logits: Tensor, support: Tensor) -> Tensor:
     """Mean of the atoms under softmax(logits) [..., K] -> [...]."""
     return (logits.softmax(-1) * support).sum(-1)
+
+
+class DistributionalDQN(DQN):
+    """A DQN whose net gives several numbers (`atoms`) of each action; a subclass says what they are
+    by their `mean`, their `target` and their loss."""
+
+    def q_value(self, outputs: Tensor) -> Tensor:
+        """Outputs [N, A * K] of the net -> Q values [N, A]; that of a forbidden action stays so."""
+        numbers = outputs.view(-1, outputs.shape[-1] // self.atoms, self.atoms)
+        mean = self.mean(numbers)
+        if not self._setup.spaces.mask:
+            return mean
+        return torch.where(numbers[..., 0] == FORBIDDEN, FORBIDDEN, mean)
+
+    def mean(self, numbers: Tensor) -> Tensor:
+        """Mean return [..., A] of what the net says [..., A, K]."""
+        raise NotImplementedError

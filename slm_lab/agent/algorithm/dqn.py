@@ -26,7 +26,6 @@ from slm_lab.agent.learning.learner import (
     gradients,
     replay_minibatches,
 )
-from slm_lab.agent.net.rows import FORBIDDEN
 from slm_lab.spec import DQNSpec, Spec
 from slm_lab.types import Metrics, ReplayBatch
 
@@ -44,16 +43,14 @@ def td_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_q_select: T
 class DQN(SavedInParts):
     """Owns the Q net, its target, optimiser and exploration schedule.
 
-    The net says the mean of each action's return. A subclass whose net says more says how many
-    numbers that takes (`atoms`), what their `mean`, their `target` and their loss are.
+    The net says the mean of each action's return; of a `DistributionalDQN` it says more.
     """
 
-    atoms = 1
+    atoms = 1  # numbers that the net gives of each action
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
         self._spec = own = cast(DQNSpec, spec.agent.algorithm)
-        self._is_double = own.is_double
-        self._has_masks = setup.spaces.mask > 0
+        self._setup, self._is_double = setup, own.is_double
         self._batch_size = size = spec.agent.memory.batch_size
         self._targets = {"target_net": "net"} if spec.agent.algorithm_info.target_net else {}
         net = spec.agent.net
@@ -73,8 +70,7 @@ class DQN(SavedInParts):
             state, self._step, compile=setup.compile, eager_steps=setup.eager_steps
         )
         self._rates = LearningRates({"net": net}, max(own.training_frequency, setup.num_envs))
-        q_value = None if self.atoms == 1 else self.q_value
-        self._exploration = QExploration(own, setup, q_value)
+        self._exploration = QExploration(own, setup, None if self.atoms == 1 else self.q_value)
         self.act = Actor(self._q, self._exploration, state, setup)
         self._parts = {
             "learner": self.learner,
@@ -90,18 +86,8 @@ class DQN(SavedInParts):
             )
 
     def q_value(self, outputs: Tensor) -> Tensor:
-        """Outputs [N, A * K] of the net -> Q values [N, A]; that of a forbidden action stays so."""
-        if self.atoms == 1:
-            return outputs
-        numbers = outputs.view(-1, outputs.shape[-1] // self.atoms, self.atoms)
-        mean = self.mean(numbers)
-        if not self._has_masks:
-            return mean
-        return torch.where(numbers[..., 0] == FORBIDDEN, FORBIDDEN, mean)
-
-    def mean(self, numbers: Tensor) -> Tensor:
-        """Mean return [..., A] of what the net says [..., A, K]."""
-        return numbers.squeeze(-1)
+        """Outputs of the net -> Q values [N, A]."""
+        return outputs
 
     def target(
         self, reward: Tensor, discount: Tensor, next_outputs: Tensor, next_q_select: Tensor

@@ -7,8 +7,11 @@ from typing import cast
 from torch import Tensor
 
 from slm_lab.agent.algorithm.base import Setup
-from slm_lab.agent.algorithm.distributional import of_action, quantile_huber_loss
-from slm_lab.agent.algorithm.dqn import DQN
+from slm_lab.agent.algorithm.distributional import (
+    DistributionalDQN,
+    of_action,
+    quantile_huber_loss,
+)
 from slm_lab.spec import QRDQNSpec, Spec
 
 
@@ -17,7 +20,7 @@ def quantile_target(reward: Tensor, discount: Tensor, next_quantiles: Tensor) ->
     return reward.unsqueeze(-1) + discount.unsqueeze(-1) * next_quantiles
 
 
-class QRDQN(DQN):
+class QRDQN(DistributionalDQN):
     """DQN on quantiles. The priority of a row is its loss."""
 
     def __init__(self, spec: Spec, setup: Setup) -> None:
