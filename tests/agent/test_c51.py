@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from loguru import logger
 
-from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.c51 import C51, categorical_target, kl_divergence
 from slm_lab.spec import Spec, SpecError, spec_from_dict
 from slm_lab.spec.algorithm import algorithm_label
-from slm_lab.types import ReplayBatch, Spaces
+from tests.agent.linear import (
+    S0,
+    S1,
+    TABLE,
+    TWO_STATES,
+    MakeBatch,
+    MakeSpec,
+    flat_table,
+    make_linear,
+)
 
-MakeSpec = Callable[..., Spec]
-MakeBatch = Callable[..., ReplayBatch]
-
-# Two states as one-hot vectors and a linear net: a table of logits for the returns 0, 1 and 2.
-SPACES = Spaces((2,), "float32", "discrete", (2,))
-S0, S1 = [1.0, 0.0], [0.0, 1.0]
+# A table of logits for the returns 0, 1 and 2.
 SUPPORT = torch.tensor([0.0, 1.0, 2.0])
-TABLE: dict[str, Any] = {
-    "agent.net.hid_layers": [],
-    "agent.net.init_fn": "zeros_",
+SMALL = TABLE | {
     "agent.algorithm.num_atoms": 3,
     "agent.algorithm.v_min": 0,
     "agent.algorithm.v_max": 2,
-    "agent.algorithm.training_iter": 1,
-    "agent.memory.batch_size": 1,
 }
 SURE = 30.0  # a logit above zeros that leaves the others 1e-13
 Table = list[list[list[float]]]  # [state][action][atom]
@@ -39,11 +37,9 @@ ZERO: Table = [[[0.0] * 3] * 2] * 2
 
 def make_c51(make_spec: MakeSpec, online: Table, target: Table, **keys: Any) -> C51:
     values = {key.replace("__", "."): value for key, value in keys.items()}
-    made = make_agent(make_spec("C51", TABLE | values), SPACES, seed=0).algorithm
-    assert isinstance(made, C51)
-    for name, table in (("net", online), ("target_net", target)):
-        weight = torch.tensor(table).flatten(1).T.flatten()
-        made.learner.state[name].copy_(torch.cat([weight, torch.zeros(6)]))
+    made = make_linear(C51, make_spec("C51", SMALL | values), TWO_STATES)
+    made.learner.state["net"].copy_(flat_table(online))
+    made.learner.state["target_net"].copy_(flat_table(target))
     return made
 
 
@@ -140,7 +136,7 @@ def test_a_support_that_is_no_range_is_refused(
     make_spec: MakeSpec, values: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(SpecError, match=fault):
-        make_spec("C51", TABLE | {f"agent.algorithm.{key}": value for key, value in values.items()})
+        make_spec("C51", SMALL | {f"agent.algorithm.{key}": value for key, value in values.items()})
 
 
 def minimal(**algorithm: Any) -> Spec:

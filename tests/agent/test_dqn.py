@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,38 +13,22 @@ from torch import Tensor
 from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.dqn import DQN, td_target
 from slm_lab.agent.learning.learner import DivergenceError
-from slm_lab.spec import Spec, SpecError
+from slm_lab.spec import SpecError
 from slm_lab.types import ActionType, ReplayBatch, Spaces, Transition
+from tests.agent.linear import S0, S1, TABLE, TWO_STATES, MakeBatch, MakeSpec, flat_table
 
-MakeSpec = Callable[..., Spec]
-MakeBatch = Callable[..., ReplayBatch]
-
-# Two states as one-hot vectors and a linear net without bias: Q is a table.
-SPACES = Spaces((2,), "float32", "discrete", (2,))
-S0, S1 = [1.0, 0.0], [0.0, 1.0]
-TABLE: dict[str, Any] = {
-    "agent.net.hid_layers": [],
-    "agent.net.init_fn": "zeros_",
-    "agent.net.optim_spec": {"name": "SGD", "lr": 0.1},
-    "agent.algorithm.training_iter": 1,
-    "agent.memory.batch_size": 1,
-    "agent.algorithm.training_start_step": 0,
-}
+SPACES = TWO_STATES
+START = {"agent.algorithm.training_start_step": 0}
 Q = list[list[float]]  # [state][action]
-
-
-def flat(q: Q) -> Tensor:
-    """A linear net's parameters: weight [action, state], then bias."""
-    return torch.cat([torch.tensor(q).T.flatten(), torch.zeros(2)])
 
 
 def make_dqn(make_spec: MakeSpec, name: str, q: Q, target: Q | None = None, **values: Any) -> DQN:
     keys = {key.replace("__", "."): value for key, value in values.items()}
-    dqn = make_agent(make_spec(name, TABLE | keys), SPACES, seed=0).algorithm
+    dqn = make_agent(make_spec(name, TABLE | START | keys), SPACES, seed=0).algorithm
     assert isinstance(dqn, DQN)
-    dqn.learner.state["net"].copy_(flat(q))
+    dqn.learner.state["net"].copy_(flat_table(q))
     if "target_net" in dqn.learner.state:
-        dqn.learner.state["target_net"].copy_(flat(target or q))
+        dqn.learner.state["target_net"].copy_(flat_table(target or q))
     return dqn
 
 

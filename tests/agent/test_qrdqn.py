@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,33 +11,28 @@ import torch
 from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.qrdqn import QRDQN, quantile_target
 from slm_lab.agent.net.mlp import make_net
-from slm_lab.spec import DuelingMLPNetSpec, Spec, SpecError, spec_from_dict
-from slm_lab.types import ReplayBatch, Spaces
+from slm_lab.spec import DuelingMLPNetSpec, SpecError, spec_from_dict
+from tests.agent.linear import (
+    S0,
+    S1,
+    TABLE,
+    TWO_STATES,
+    MakeBatch,
+    MakeSpec,
+    flat_table,
+    make_linear,
+)
 
-MakeSpec = Callable[..., Spec]
-MakeBatch = Callable[..., ReplayBatch]
-
-# Two states as one-hot vectors, a linear net and two quantiles of each action: a table.
-SPACES = Spaces((2,), "float32", "discrete", (2,))
-S0, S1 = [1.0, 0.0], [0.0, 1.0]
-TABLE: dict[str, Any] = {
-    "agent.net.hid_layers": [],
-    "agent.net.init_fn": "zeros_",
-    "agent.net.optim_spec": {"name": "SGD", "lr": 0.1},
-    "agent.algorithm.num_quantiles": 2,
-    "agent.algorithm.training_iter": 1,
-    "agent.memory.batch_size": 1,
-}
+# A table of two quantiles of each action.
+SMALL = TABLE | {"agent.algorithm.num_quantiles": 2}
 Table = list[list[list[float]]]  # [state][action][quantile]
 
 
 def make_qrdqn(make_spec: MakeSpec, online: Table, target: Table, **keys: Any) -> QRDQN:
     values = {key.replace("__", "."): value for key, value in keys.items()}
-    made = make_agent(make_spec("QRDQN", TABLE | values), SPACES, seed=0).algorithm
-    assert isinstance(made, QRDQN)
-    for name, table in (("net", online), ("target_net", target)):
-        weight = torch.tensor(table).flatten(1).T.flatten()
-        made.learner.state[name].copy_(torch.cat([weight, torch.zeros(4)]))
+    made = make_linear(QRDQN, make_spec("QRDQN", SMALL | values), TWO_STATES)
+    made.learner.state["net"].copy_(flat_table(online))
+    made.learner.state["target_net"].copy_(flat_table(target))
     return made
 
 
@@ -100,14 +94,13 @@ def test_weights_of_priorities_scale_rows(make_spec: MakeSpec, make_batch: MakeB
 def test_actions_go_by_the_mean_quantile(make_spec: MakeSpec) -> None:
     # s0: means 2 and 3, though the largest quantile is the first action's
     table: Table = [[[-5.0, 9.0], [3.0, 3.0]], [[1.0, 1.0], [0.0, 1.0]]]
-    agent = make_agent(make_spec("QRDQN", TABLE), SPACES, seed=0)
+    agent = make_agent(make_spec("QRDQN", SMALL), TWO_STATES, seed=0)
     assert isinstance(agent.algorithm, QRDQN)
-    flat = torch.cat([torch.tensor(table).flatten(1).T.flatten(), torch.zeros(4)])
-    agent.algorithm.learner.state["net"].copy_(flat)
+    agent.algorithm.learner.state["net"].copy_(flat_table(table))
     obs = np.array([S0, S1, S0, S1], np.float32)
     assert agent.act(obs, explore=False).tolist() == [1, 0, 1, 0]
     never = {"agent.algorithm.explore_var_spec": {"name": "no_decay", "start_val": 0.0}}
-    greedy = make_agent(make_spec("QRDQN", TABLE | never), SPACES, seed=0)
+    greedy = make_agent(make_spec("QRDQN", SMALL | never), TWO_STATES, seed=0)
     greedy.load_state_dict(agent.state_dict())
     assert greedy.act(obs).tolist() == [1, 0, 1, 0]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,42 +20,35 @@ from slm_lab.agent.algorithm.sac import (
     soft_target_discrete,
 )
 from slm_lab.agent.learning.learner import DivergenceError
-from slm_lab.spec import Spec, SpecError, batches_per_call
+from slm_lab.spec import SpecError, batches_per_call
 from slm_lab.types import ReplayBatch, Spaces
+from tests.agent.linear import (
+    LINEAR,
+    ONE,
+    S0,
+    S1,
+    TWO_STATES,
+    MakeBatch,
+    MakeSpec,
+    flat_table,
+    make_linear,
+)
 
-MakeSpec = Callable[..., Spec]
-MakeBatch = Callable[..., ReplayBatch]
-
-# Two states as one-hot vectors and linear nets: logits and Q values are tables.
-DISCRETE = Spaces((2,), "float32", "discrete", (2,))
-CONTINUOUS = Spaces((1,), "float32", "multi_continuous", (1,))
-S0, S1 = [1.0, 0.0], [0.0, 1.0]
-LINEAR: dict[str, Any] = {
-    "agent.net.hid_layers": [],
-    "agent.net.init_fn": "zeros_",
-    "agent.net.optim_spec": {"name": "SGD", "lr": 0.1},
-    "agent.net.polyak_coef": 0.5,
-    "agent.algorithm.training_iter": 1,
-    "agent.memory.batch_size": 1,
-}
+DISCRETE, CONTINUOUS = TWO_STATES, ONE
 LN2, LN3 = math.log(2), math.log(3)
 NETS = ["net", "q1_net", "q2_net", "target_q1_net", "target_q2_net", "log_alpha"]
 
 
 def make_sac(make_spec: MakeSpec, spaces: Spaces, **keys: Any) -> SoftActorCritic:
     values = {f"agent.algorithm.{key}": value for key, value in keys.items()}
-    sac = make_agent(make_spec("SoftActorCritic", LINEAR | values), spaces, seed=0).algorithm
-    assert isinstance(sac, SoftActorCritic)
-    rates = dict.fromkeys(("net.lr", "q1_net.lr", "q2_net.lr", "log_alpha.lr"), 0.1)
-    sac.learner.set_coefficients(**rates, fixed_alpha=sac.fixed_alpha(0))
-    return sac
+    spec = make_spec("SoftActorCritic", LINEAR | values)
+    return make_linear(SoftActorCritic, spec, spaces, fixed_alpha=keys.get("fixed_alpha") or 0.0)
 
 
 def set_table(sac: SoftActorCritic, **tables: list[list[float]]) -> None:
     """name=[state][action]: a linear net's weight [action, state], then its bias of zeros."""
     for name, table in tables.items():
-        flat = torch.cat([torch.tensor(table).T.flatten(), torch.zeros(2)])
-        sac.learner.state[name].copy_(flat)
+        sac.learner.state[name].copy_(flat_table(table))
 
 
 def one_row(make_batch: MakeBatch, reward: float = 1.0, discount: float = 0.5) -> ReplayBatch:

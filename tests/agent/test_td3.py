@@ -21,32 +21,20 @@ from slm_lab.agent.algorithm.td3 import (
 from slm_lab.env.make import make_env
 from slm_lab.spec import Spec, SpecError
 from slm_lab.training.loop import Loop, evaluate
-from slm_lab.types import ReplayBatch, Spaces
+from slm_lab.types import ReplayBatch
 from tests import masks
+from tests.agent.linear import LINEAR, ONE, MakeBatch, MakeSpec, make_linear
 
-MakeSpec = Callable[..., Spec]
-MakeBatch = Callable[..., ReplayBatch]
 Train = Callable[..., Loop]
 
 GAMMA = 0.9
-ONE = Spaces((1,), "float32", "multi_continuous", (1,))
 # Linear nets: the actor is tanh(w s + b), a critic w_s s + w_a a + b.
-LINEAR: dict[str, Any] = {
-    "agent.net.hid_layers": [],
-    "agent.net.optim_spec": {"name": "SGD", "lr": 0.1},
-    "agent.net.polyak_coef": 0.5,
-    "agent.algorithm.training_iter": 1,
-    "agent.memory.batch_size": 1,
-}
+RANDOM = LINEAR | {"agent.net.init_fn": None}
 
 
 def make_td3(make_spec: MakeSpec, algorithm: str = "TD3", **keys: Any) -> TD3:
     values = {f"agent.algorithm.{key}": value for key, value in keys.items()}
-    td3 = make_agent(make_spec(algorithm, LINEAR | values), ONE, seed=0).algorithm
-    assert isinstance(td3, TD3)
-    rates = {key: 0.1 for key in td3.learner.state if key.endswith(".lr")}
-    td3.learner.set_coefficients(**rates)
-    return td3
+    return make_linear(TD3, make_spec(algorithm, RANDOM | values), ONE)
 
 
 def set_nets(td3: TD3, **nets: list[float]) -> None:

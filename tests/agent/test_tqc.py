@@ -16,33 +16,18 @@ from slm_lab.env.make import make_env
 from slm_lab.spec import Spec, SpecError
 from slm_lab.spec.algorithm.tqc import TQCSpec
 from slm_lab.training.loop import Loop
-from slm_lab.types import ReplayBatch, Spaces
+from tests.agent.linear import LINEAR, ONE, MakeBatch, MakeSpec, make_linear
 
-MakeSpec = Callable[..., Spec]
-MakeBatch = Callable[..., ReplayBatch]
 Train = Callable[..., Loop]
 
 GAMMA = 0.9
-ONE = Spaces((1,), "float32", "multi_continuous", (1,))
-LINEAR: dict[str, Any] = {
-    "agent.net.hid_layers": [],
-    "agent.net.init_fn": "zeros_",
-    "agent.net.optim_spec": {"name": "SGD", "lr": 0.1},
-    "agent.net.polyak_coef": 0.5,
-    "agent.algorithm.training_iter": 1,
-    "agent.algorithm.num_quantiles": 2,
-    "agent.algorithm.top_quantiles_to_drop_per_net": 1,
-    "agent.memory.batch_size": 1,
-}
+SMALL = {"agent.algorithm.num_quantiles": 2, "agent.algorithm.top_quantiles_to_drop_per_net": 1}
 
 
 def make_tqc(make_spec: MakeSpec, **keys: Any) -> TQC:
     values = {f"agent.algorithm.{key}": value for key, value in keys.items()}
-    tqc = make_agent(make_spec("TQC", LINEAR | values), ONE, seed=0).algorithm
-    assert isinstance(tqc, TQC)
-    rates = {key: 0.1 for key in tqc.learner.state if key.endswith(".lr")}
-    tqc.learner.set_coefficients(**rates, fixed_alpha=tqc.fixed_alpha(0))
-    return tqc
+    spec = make_spec("TQC", LINEAR | SMALL | values)
+    return make_linear(TQC, spec, ONE, fixed_alpha=keys.get("fixed_alpha", 0.0))
 
 
 def quantiles(*values: float) -> torch.Tensor:
