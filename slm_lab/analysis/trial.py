@@ -13,6 +13,7 @@ from loguru import logger
 from slm_lab.analysis.metrics import TRIAL_SCALARS, Metrics, trial_metrics
 from slm_lab.analysis.tables import SessionResult, read_sessions
 from slm_lab.runs.files import write_atomic
+from slm_lab.runs.glossary import format_value
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.resume import stop_reasons
 
@@ -51,7 +52,7 @@ class TrialMetrics:
 
     def summary_line(self) -> str:
         """All metrics in one line, which tools search the output for."""
-        cells = (f"{name}:{_format_value(name, value)}" for name, value in self.scalars.items())
+        cells = (f"{name}:{format_value(name, value)}" for name, value in self.scalars.items())
         return f"trial_metrics: {' | '.join(cells)}"
 
 
@@ -146,12 +147,3 @@ def _write_metrics(
 def _write_json(paths: RunLayout, path: Path, content: object) -> None:
     # NaN becomes the bare token NaN, which is not strict JSON but what readers of these files know.
     write_atomic(paths.predir, path, json.dumps(content, default=np.ndarray.tolist) + "\n")
-
-
-def _format_value(key: str, value: float) -> str:
-    """Format a value as `training.console` does; analysis does not import training."""
-    if key == "frame":
-        return f"{value:.2e}"
-    if key in ("total_reward_ma", "last_100_return"):
-        return f"{value:.2f}"
-    return f"{value:g}" if value.is_integer() else f"{value:.4g}"

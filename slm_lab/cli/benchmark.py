@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from slm_lab.benchmark import PAGE, PLOTS_DIR, RESULTS_DIR
-from slm_lab.cli.options import DATA, FAILED, Data, LogLevel, RunFolders, print_columns
+from slm_lab.cli.options import DATA, FAILED, Data, LogLevel, RunFolders, print_table
 
 if TYPE_CHECKING:
     from slm_lab.benchmark.runner import BenchmarkOutcome, Step
@@ -112,7 +112,7 @@ def status(
     rows = loaded.choose(phases=phases or (), envs=envs or (), algorithms=algorithms or ())
     states = [row_state(row, results, data) for row in rows]
     head = ("ENV", "ALGORITHM", "STATUS", "SCORE", "GOAL", "ATTEMPTS", "FOLDER OR REASON")
-    _print_table(head, [_status_cells(state) for state in states])
+    print_table(head, [_status_cells(state) for state in states], fold=head)
     counts = Counter(state.status for state in states)
     typer.echo(", ".join(f"{number} {status}" for status, number in counts.items()))
 
@@ -205,7 +205,8 @@ def _print_plan(steps: Sequence[Step], budget: float | None) -> None:
         row = step.state.row
         rows.append((row.id, step.state.status.value, f"{step.hours:.2f}", row.command))
     rows += [(s.state.row.id, "left out", f"{s.hours:.2f}", s.state.row.command) for s in waiting]
-    _print_table(("ROW", "STATUS", "HOURS", "COMMAND"), rows)
+    head = ("ROW", "STATUS", "HOURS", "COMMAND")
+    print_table(head, rows, fold=head)
     typer.echo(f"{len(rows) - len(waiting)} row(s), about {total:.1f} h")
 
 
@@ -220,19 +221,3 @@ def _print_report(report: BenchmarkOutcome) -> None:
         raise typer.Exit(128 + report.stopped_by)
     if report.failed:
         raise typer.Exit(FAILED)
-
-
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A rich table on a terminal, plain columns into a pipe."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    if console.is_terminal:
-        shown = Table(*head, box=None, header_style="bold")
-        for row in rows:
-            shown.add_row(*map(Text, row))
-        console.print(shown)
-        return
-    print_columns(head, rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,6 +59,37 @@ def printable(text: str) -> str:
     Line breaks and tabs stay.
     """
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+
+
+def print_table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Collection[str] = (),
+    *,
+    fold: Collection[str] = (),
+    styles: Mapping[str, str] | None = None,
+) -> None:
+    """Print a table: a rich one on a terminal, plain columns into a pipe.
+
+    Columns whose head is in `right` are aligned to the right. On a terminal those in `fold` may
+    take several lines, and a cell with one of these texts has its style.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    if not console.is_terminal:
+        print_columns(head, rows, right)
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in head:
+        shape: Any = {"justify": "right" if name in right else "left"}
+        shape |= {"overflow": "fold" if name in fold else "ellipsis", "no_wrap": name not in fold}
+        table.add_column(name.lower(), **shape)
+    for row in rows:
+        table.add_row(*(Text(cell, (styles or {}).get(cell, "")) for cell in row))
+    console.print(table)
 
 
 def print_columns(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
 
-from slm_lab.cli.options import BAD_INPUT, DATA, Data, RunFolders, print_columns, printable
+from slm_lab.cli.options import BAD_INPUT, DATA, Data, RunFolders, print_table, printable
 from slm_lab.error import LabError
 
 if TYPE_CHECKING:
@@ -71,10 +70,7 @@ def print_local(pattern: str, data: Path) -> None:
     if any(reasons):  # why callbacks ended them
         head = (*head, "REASON")
         rows = [(*row, why) for row, why in zip(rows, reasons, strict=True)]
-    if sys.stdout.isatty():
-        _print_table(head, rows)
-    else:
-        print_columns(head, rows, NUMBERS)
+    print_table(head, rows, NUMBERS, fold=("RUN", "REASON"), styles=STYLES)
 
 
 def _cells(run: RunSummary) -> tuple[str, ...]:
@@ -92,22 +88,6 @@ def _cells(run: RunSummary) -> tuple[str, ...]:
         sessions,
         run.started.strftime("%Y-%m-%d %H:%M"),
     )
-
-
-def _print_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in head:
-        folds = name in ("RUN", "REASON")
-        overflow: Any = "fold" if folds else "ellipsis"
-        justify: Any = "right" if name in NUMBERS else "left"
-        table.add_column(name.lower(), justify=justify, overflow=overflow, no_wrap=not folds)
-    for row in rows:
-        table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
-    Console().print(table)
 
 
 def print_remote(pattern: str, repo: str | None) -> None:

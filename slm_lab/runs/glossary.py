@@ -124,6 +124,15 @@ def meaning(name: str) -> str:
     return term.meaning if term else ""
 
 
+def format_value(key: str, value: float) -> str:
+    """Format `frame` as 2.00e+05, rewards as 500.00, other fractions to four digits."""
+    if key == "frame":
+        return f"{value:.2e}"
+    if key in ("total_reward", "total_reward_ma", "last_100_return"):
+        return f"{value:.2f}"
+    return f"{value:g}" if float(value).is_integer() else f"{value:.4g}"
+
+
 def page() -> str:
     """The glossary as Markdown."""
     return "\n".join([*_lines(), ""])

@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slm_lab.runs.glossary import format_value
 from slm_lab.runs.search_journal import TrialRecord
 from slm_lab.search.plan import SearchPlan
-from slm_lab.training.console import Clock, Display, format_value
+from slm_lab.training.console import Clock, Display
 
 STYLES = {
     "running": "cyan",

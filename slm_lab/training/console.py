@@ -24,6 +24,7 @@ from rich.live import Live
 from rich.text import Text
 
 from slm_lab.runs.files import open_for_append
+from slm_lab.runs.glossary import format_value
 
 if TYPE_CHECKING:
     from loguru import Message
@@ -181,15 +182,6 @@ def format_profile(env_s: float, act_s: float, learn_s: float, other_s: float) -
     total = sum(seconds.values())
     shares = (f"{name} {spent / total if total else 0:.0%}" for name, spent in seconds.items())
     return "time: " + " · ".join(shares).replace("%", " %")
-
-
-def format_value(key: str, value: float) -> str:
-    """Format `frame` as 2.00e+05, rewards as 500.00, other fractions to four digits."""
-    if key == "frame":
-        return f"{value:.2e}"
-    if key in ("total_reward", "total_reward_ma", "last_100_return"):
-        return f"{value:.2f}"
-    return f"{value:g}" if float(value).is_integer() else f"{value:.4g}"
 
 
 def format_count(count: float) -> str:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from slm_lab.training.console import Progress, TellOnce, Told, format_value
+from slm_lab.runs.glossary import format_value
+from slm_lab.training.console import Progress, TellOnce, Told
 
 REDRAW_SECONDS = 0.5
 _BAR = '<progress style="width:16em" value="{value}" max="{max}"></progress>'

@@ -8,8 +8,8 @@ from loguru import logger
 
 from slm_lab.analysis import plot
 from slm_lab.analysis.trial import analyze_trial
+from slm_lab.runs.glossary import format_value
 from slm_lab.runs.layout import RunLayout
-from slm_lab.training.console import format_value
 
 HEADER = "total_reward,total_reward_ma,loss,fps,frame,wall_t,t,epi,opt_step,lr,entropy\n"
 # A stored table: CartPole's random policy scores 22.97, so strengths are 10, 30, 24, 40.

@@ -7,6 +7,7 @@ import pytest
 from loguru import logger
 from rich.console import Console
 
+from slm_lab.runs.glossary import format_value
 from slm_lab.training.console import (
     Pace,
     Progress,
@@ -16,7 +17,6 @@ from slm_lab.training.console import (
     format_count,
     format_duration,
     format_profile,
-    format_value,
     setup_logging,
 )
 
