@@ -134,6 +134,6 @@ def test_a_target_net_is_read_with_the_statistics_of_the_online_net(make_spec: M
     (mean,) = (key for key in state if key.endswith("running_mean"))
     assert mean.startswith("net.")  # no statistics of its own
     one, obs = torch.ones(1), torch.zeros(1, 1)
-    before = dqn._td_target(state, one, obs, one, None)[0]
+    before = dqn._td_target(state, one, obs, one)[0]
     state[mean].add_(1.0)
-    assert not torch.equal(dqn._td_target(state, one, obs, one, None)[0], before)
+    assert not torch.equal(dqn._td_target(state, one, obs, one)[0], before)

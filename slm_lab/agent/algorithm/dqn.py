@@ -156,7 +156,7 @@ class DQN(SavedInParts):
         reward: Tensor,
         next_obs: Tensor,
         discount: Tensor,
-        noise: Tensor | None,
+        noise: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         slow = {**state, "net": state["target_net"]} if self._targets else state
         target = select = self._q(self._with_noise(slow, noise, 1), next_obs)[0]
