@@ -21,3 +21,5 @@ from slm_lab.spec import (
 from slm_lab.spec.run_folder import RunFolderError as RunFolderError
 from slm_lab.training.options import RunOptions as RunOptions
 from slm_lab.types import Metrics as Metrics, Spaces as Spaces, Transition as Transition
+
+__all__: list[str]

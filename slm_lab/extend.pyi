@@ -112,3 +112,5 @@ from slm_lab.types import (
     Spaces as Spaces,
     Transition as Transition,
 )
+
+__all__: list[str]

@@ -106,4 +106,4 @@ def test_every_public_name_exists_and_is_imported_when_first_used():
     for name in extend.__all__:
         assert getattr(extend, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Lerner'"):
-        _ = extend.Lerner
+        _ = extend.Lerner  # type: ignore[attr-defined]

@@ -15,7 +15,8 @@ from slm_lab.agent.algorithm.sac import ScalarReturn, SoftActorCritic, soft_targ
 from slm_lab.agent.algorithm.soft_return import CategoricalReturn
 from slm_lab.spec import SpecError, SpecWarning, spec_from_dict
 from slm_lab.spec.algorithm.sac import CriticSpec
-from tests.agent.test_sac import CONTINUOUS, DISCRETE, LINEAR, LN2, LN3, MakeBatch, MakeSpec
+from tests.agent.linear import LINEAR, MakeBatch, MakeSpec
+from tests.agent.test_sac import CONTINUOUS, DISCRETE, LN2, LN3
 
 ATOMS = {"name": "categorical", "num_atoms": 3, "v_min": 0.0, "v_max": 2.0}
 LOW, HIGH = [0.5, 0.5, 0.0], [0.1, 0.2, 0.7]  # with means 0.5 and 1.6 on atoms 0, 1, 2

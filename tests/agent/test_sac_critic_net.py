@@ -10,7 +10,8 @@ import torch
 from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.sac import SoftActorCritic
 from slm_lab.types import Spaces
-from tests.agent.test_sac import CONTINUOUS, DISCRETE, LINEAR, MakeBatch, MakeSpec, one_row
+from tests.agent.linear import LINEAR, MakeBatch, MakeSpec
+from tests.agent.test_sac import CONTINUOUS, DISCRETE, one_row
 
 
 def make_sac(make_spec: MakeSpec, spaces: Spaces, values: dict[str, Any]) -> SoftActorCritic:

@@ -12,7 +12,8 @@ from slm_lab.agent.learning.compiler import CompileMode, has_cpp_compiler
 from slm_lab.agent.learning.learner import Learner, NetState, State, gradient_update
 from slm_lab.spec import SpecError
 from tests.agent.learning.test_learner import net_spec
-from tests.agent.test_sac import CONTINUOUS, MakeBatch, MakeSpec
+from tests.agent.linear import MakeBatch, MakeSpec
+from tests.agent.test_sac import CONTINUOUS
 
 
 def layer() -> nn.Linear:
