@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.sac import SoftActorCritic
-from slm_lab.spec import Spec, SpecError
+from slm_lab.spec import Spec, SpecError, spec_from_dict
 from slm_lab.types import ReplayBatch, Spaces
 
 MakeSpec = Callable[..., Spec]
@@ -218,3 +219,29 @@ def test_a_critic_net_of_its_own(make_spec: MakeSpec) -> None:
     assert crossq.modules["net"].state_dict()["model.0.weight"].shape == (16, 1)
     assert crossq._rates.values(frame=0)["q1_net.lr"] == 0.3
     assert crossq._rates.values(frame=0)["net.lr"] == 0.01
+
+
+OWN = """
+from slm_lab.agent.algorithm.sac import SoftActorCritic
+from slm_lab.spec import CrossQSpec
+
+class Mine(SoftActorCritic):
+    spec_class = CrossQSpec
+"""
+
+
+def test_a_class_of_ones_own_with_the_keys_of_crossq_crosses_its_critics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_spec: MakeSpec
+) -> None:
+    (tmp_path / "my_crossq.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    tree = make_spec("CrossQ").to_dict()
+    tree["agent"]["algorithm"]["name"] = "my_crossq:Mine"
+    tree["agent"]["critic_net"] = renorm_net()
+    made = make_agent(spec_from_dict(tree, "mine"), DISCRETE, seed=0).algorithm
+    assert isinstance(made, SoftActorCritic)
+    row = torch.tensor([[1.0]])
+    state, action = made.learner.state, None
+    made._critics.current_and_target_q(state, row, action, torch.tensor([[3.0]]), action)
+    # The mean of both sides, of 1 and 3, moved half of the way from 0.
+    assert statistics(made, "q1_net")[0] == [1.0]

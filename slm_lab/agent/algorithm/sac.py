@@ -131,7 +131,7 @@ class SoftActorCritic(ReplayActorCritic):
             lambda: make_policy_net(distribution, actor),
             others=[self._alpha],
             more_state=state,
-            crossed=own.name == "CrossQ",
+            crossed=own.crosses,
             spectral_norm=own.spectral_norm,
             count=self._return.num_critics,
             outputs=self._return.size,

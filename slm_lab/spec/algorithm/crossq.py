@@ -31,6 +31,10 @@ def _renormalized(widths: list[int]) -> base.Tree:
 class CrossQSpec(SoftActorCriticSpec):
     """SAC whose critics read both sides of the TD error in one batch, and need no target nets."""
 
+    @property
+    def crosses(self) -> bool:
+        return True
+
     def cross_check(self, spec: base.Spec, findings: Findings) -> None:
         super().cross_check(spec, findings)
         _check_target(spec, findings)

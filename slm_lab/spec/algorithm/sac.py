@@ -98,6 +98,11 @@ class SoftPolicySpec(base.OffPolicySpec):
         expect(low < high, low, f"less than log_alpha_max = {high}", "log_alpha_min")
         return self
 
+    @property
+    def crosses(self) -> bool:
+        """Whether the critics read both sides of the TD error in one batch."""
+        return False
+
     def cross_check(self, spec: base.Spec, findings: Findings) -> None:
         super().cross_check(spec, findings)
         if self.spectral_norm and spec.agent.critic.unit_weights:
