@@ -58,15 +58,15 @@ def give_again(name: str, env: Any) -> None:
 
 
 def _of_instance(env: gym.Env[Any, Any]) -> dict[str, Any]:
-    """Describe how an instance was made. What has been changed in it since is not seen."""
+    """Describe how an instance was made, without what has changed in it since; or copy it."""
     if (recipe := _recipe(env)) is not None:
         return recipe
     try:
-        copy.deepcopy(env).close()
+        original = copy.deepcopy(env)  # which nobody else changes
     except Exception as error:  # whatever an env raises
         fix = "Give a function that makes it: env=lambda: MyEnv()."
         raise EnvError(f"env: {env} cannot be copied ({error!r:.100}). {fix}") from None
-    return {"name": _register(lambda: copy.deepcopy(env), type(env.unwrapped).__name__)}
+    return {"name": _register(lambda: copy.deepcopy(original), type(env.unwrapped).__name__)}
 
 
 def _recipe(env: gym.Env[Any, Any]) -> dict[str, Any] | None:

@@ -100,6 +100,13 @@ def module(monkeypatch, tmp_path):
     del sys.modules["given_envs"]
 
 
+def test_an_instance_is_taken_as_it_is_when_it_is_given():
+    given = Steps(2.0)
+    block = env_block(given)
+    given.pays = 7.0
+    assert rewards(block) == [2.0, 2.0]
+
+
 def test_what_a_module_has_is_named_and_every_process_finds_it(module: ModuleType):
     assert env_block(module.make_mine) == {"name": "given_envs:make_mine"}
     assert env_block(module.Mine) == {"name": "given_envs:Mine"}
