@@ -19,10 +19,11 @@ import pandas as pd
 
 from slm_lab.analysis import robust
 from slm_lab.analysis.curves import curve
-from slm_lab.analysis.metrics import MOVING_AVERAGE_WINDOW, divergence
+from slm_lab.analysis.metrics import divergence
 from slm_lab.analysis.robust import FEW_SEEDS, FEWEST_FOR_INTERVAL, Interval, Statistic
 from slm_lab.analysis.style import legend_rank
 from slm_lab.analysis.tables import SavedTrial
+from slm_lab.runs.glossary import MOVING_AVERAGE_WINDOW
 
 Verdict = Literal["better", "not told apart", "too few seeds to tell"]
 ALL_ENVS = "all envs, normalised"

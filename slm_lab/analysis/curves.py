@@ -12,7 +12,8 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 
-from slm_lab.analysis.metrics import MOVING_AVERAGE_WINDOW, moving_average
+from slm_lab.analysis.metrics import moving_average
+from slm_lab.runs.glossary import MOVING_AVERAGE_WINDOW
 
 GRID_POINTS = 500  # where sessions have no x in common
 

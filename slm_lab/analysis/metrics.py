@@ -24,13 +24,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
 from slm_lab.runs.files import read_json, write_or_warn
+from slm_lab.runs.glossary import MOVING_AVERAGE_WINDOW
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Series = NDArray[np.float64]
 
-MOVING_AVERAGE_WINDOW = 100  # checkpoints
 SESSION_SCALARS = (
     "total_reward_ma",
     "strength",

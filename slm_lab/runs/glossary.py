@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+MOVING_AVERAGE_WINDOW = 100  # rows of `total_reward` in `total_reward_ma`
+
 
 class Term(NamedTuple):
     label: str

@@ -22,6 +22,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-
 from tensorboard.summary.writer import record_writer  # type: ignore[import-untyped]
 
 from slm_lab.runs.files import open_for_append, replacing
+from slm_lab.runs.glossary import MOVING_AVERAGE_WINDOW
 from slm_lab.runs.layout import RunLayout
 from slm_lab.spec import Problem, Spec, SpecError
 
@@ -37,7 +38,6 @@ BASE_COLUMNS = (
     "opt_step",
     "lr",
 )
-MOVING_AVERAGE_WINDOW = 100  # checkpoints
 COUNTERS = ("frame", "t", "epi", "opt_step")  # exact: float32 counts only to 16.7 million
 
 Row = dict[str, float]
