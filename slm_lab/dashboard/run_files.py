@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slm_lab.runs.checkpoint_manifest import CheckpointError, read_manifest
 from slm_lab.runs.files import plain_files, read_json_or_empty, read_tail
 from slm_lab.runs.glossary import label
-from slm_lab.runs.resume import spec_keys
+from slm_lab.runs.resume import last_manifest, spec_keys
 from slm_lab.runs.search_journal import TrialRecord
 from slm_lab.runs.summary import (
     RunSummary,
@@ -244,14 +243,9 @@ def videos(run: RunSummary) -> list[Path]:
 
 def versions(run: RunSummary) -> dict[str, str]:
     """Versions of the packages that the run was trained with, by its checkpoint."""
-    for session in run.layout.sessions(run.trial):
-        for kind in ("last", "last-1"):
-            try:
-                checkpoint = run.layout.checkpoint_dir(run.trial, session) / kind
-                return dict(read_manifest(checkpoint, run_dir=run.folder).versions)
-            except CheckpointError:
-                continue
-    return {}
+    sessions = run.layout.sessions(run.trial)
+    manifests = (last_manifest(run.layout, run.trial, session) for session in sessions)
+    return next((dict(manifest.versions) for manifest in manifests if manifest), {})
 
 
 def _shown(value: object) -> str:
