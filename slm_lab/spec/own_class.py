@@ -192,10 +192,13 @@ def _own_record(
 
 
 def _record_of_base(registry: Registry[RecordT], thing: object) -> RecordT | None:
-    """The record of the first of ours that a class derives from."""
-    places = [f"{base.__module__}:{base.__qualname__}" for base in getattr(thing, "__mro__", ())]
-    records = {record.implementation: record for record in reversed([*registry.values()])}
-    return next((records[place] for place in places if place in records), None)
+    """The record of the first of ours that a class derives from; of several that one class makes,
+    such as DQN and DoubleDQN, the one with the name of the class."""
+    for base in getattr(thing, "__mro__", ()):
+        place = f"{base.__module__}:{base.__qualname__}"
+        if found := [record for record in registry.values() if record.implementation == place]:
+            return next((each for each in found if each.name == base.__qualname__), found[0])
+    return None
 
 
 def _opaque(base: type[BaseModel], name: str) -> Any:

@@ -15,7 +15,7 @@ import pytest
 
 from slm_lab.analysis.style import GREY, line_styles
 from slm_lab.spec import Spec, SpecError, check_file, load_spec, spec_from_dict
-from slm_lab.spec.algorithm import algorithm_label
+from slm_lab.spec.algorithm import ALGORITHMS, algorithm_label
 from slm_lab.spec.trust import named_modules
 
 MINE = """
@@ -163,6 +163,17 @@ def test_a_subclass_of_one_of_ours_has_its_record_and_keys():
     assert spec.agent.algorithm_info.critic == "keys"
     assert spec.agent.memory.name == "OnPolicyBatchReplay"
     assert "Did you mean `clip_vloss`" in refusal({"name": "mine:MyPPO", "clip_vlos": True})
+
+
+@pytest.mark.parametrize("name", ["DQN", "TD3", "SoftActorCritic", "C51"])
+def test_a_class_of_ours_that_makes_several_algorithms_is_the_base_by_its_own_name(here, name):
+    record = ALGORITHMS[name]
+    module, _, _ = record.implementation.partition(":")
+    (here / "derived.py").write_text(f"from {module} import {name} as Base\nclass Mine(Base): ...")
+    bounds = {"v_min": 0, "v_max": 1} if name == "C51" else {}
+    spec = built({"name": "derived:Mine", **bounds})
+    assert type(spec.agent.algorithm) is record.spec_class
+    assert spec.agent.algorithm_info.target_net == record.target_net
 
 
 def test_memories_and_nets_bring_their_keys_too():
