@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slm_lab.analysis.evaluation import Evaluation
 from slm_lab.analysis.tables import read_session
@@ -164,5 +164,5 @@ def load_result(
 ) -> Result:
     """The result of a run on disk: its folder, or `latest` of those in `data`."""
     run = open_run(folder, trial=trial, data_dir=data, trust=trust)
-    metrics: Any = analyze_trial(run.layout, run.trial, write=False)
+    metrics = analyze_trial(run.layout, run.trial, write=False)
     return Result.of(metrics, run.spec, run.layout, run.trial)
