@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from slm_lab import load_spec
-from slm_lab.spec import (
-    ActorCriticSpec,
-    DQNSpec,
-    PPOSpec,
-    ReinforceSpec,
-    ScheduleSpec,
-    Spec,
-)
+from slm_lab.spec import ScheduleSpec, Spec
+from slm_lab.spec.algorithm.a2c import ActorCriticSpec
+from slm_lab.spec.algorithm.dqn import DQNSpec
+from slm_lab.spec.algorithm.ppo import PPOSpec
+from slm_lab.spec.algorithm.reinforce import ReinforceSpec
 from slm_lab.spec.algorithm.sac import SoftPolicySpec
 from slm_lab.spec.algorithm.td3 import TD3Spec
 

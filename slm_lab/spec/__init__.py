@@ -1,23 +1,12 @@
 """Spec files become frozen, validated data, or a SpecError. Nothing here imports torch."""
 
 from slm_lab.spec.agent import AgentSpec as AgentSpec
-from slm_lab.spec.algorithm.a2c import ActorCriticSpec as ActorCriticSpec
 from slm_lab.spec.algorithm.base import (
     AlgorithmSpec as AlgorithmSpec,
     ScheduleSpec as ScheduleSpec,
     batches_per_call as batches_per_call,
     training_start_step as training_start_step,
 )
-from slm_lab.spec.algorithm.c51 import C51Spec as C51Spec
-from slm_lab.spec.algorithm.crossq import CrossQSpec as CrossQSpec
-from slm_lab.spec.algorithm.dqn import DQNSpec as DQNSpec
-from slm_lab.spec.algorithm.ppo import PPOSpec as PPOSpec, ppo_minibatch_size as ppo_minibatch_size
-from slm_lab.spec.algorithm.qrdqn import QRDQNSpec as QRDQNSpec
-from slm_lab.spec.algorithm.random import RandomSpec as RandomSpec
-from slm_lab.spec.algorithm.reinforce import ReinforceSpec as ReinforceSpec
-from slm_lab.spec.algorithm.sac import SoftActorCriticSpec as SoftActorCriticSpec
-from slm_lab.spec.algorithm.sarsa import SARSASpec as SARSASpec
-from slm_lab.spec.algorithm.sil import PPOSILSpec as PPOSILSpec, SILSpec as SILSpec
 from slm_lab.spec.env import EnvSpec as EnvSpec
 from slm_lab.spec.error import (
     Problem as Problem,

@@ -223,7 +223,7 @@ def test_a_critic_net_of_its_own(make_spec: MakeSpec) -> None:
 
 OWN = """
 from slm_lab.agent.algorithm.sac import SoftActorCritic
-from slm_lab.spec import CrossQSpec
+from slm_lab.spec.algorithm.crossq import CrossQSpec
 
 class Mine(SoftActorCritic):
     spec_class = CrossQSpec

@@ -10,7 +10,8 @@ from slm_lab.agent.agent import make_agent
 from slm_lab.agent.algorithm.distribution import TanhNormal
 from slm_lab.agent.algorithm.ppo import PPO
 from slm_lab.agent.algorithm.schedule import LearningRates
-from slm_lab.spec import PPOSpec, load_spec, ppo_minibatch_size
+from slm_lab.spec import load_spec
+from slm_lab.spec.algorithm.ppo import PPOSpec, ppo_minibatch_size
 from slm_lab.types import Rollout, Spaces, Transition
 
 FILE = "slm_lab/spec/benchmark_arc/ppo/ppo_playground.yaml"

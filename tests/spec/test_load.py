@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from slm_lab.spec import (
-    PPOSpec,
     SpecError,
     SpecWarning,
     check_file,
@@ -24,6 +23,7 @@ from slm_lab.spec import (
     spec_from_dict,
     spec_names,
 )
+from slm_lab.spec.algorithm.ppo import PPOSpec
 from slm_lab.spec.schema import name_complaint
 
 

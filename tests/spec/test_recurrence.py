@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from slm_lab.spec import SpecError, ppo_minibatch_size, spec_from_dict
+from slm_lab.spec import SpecError, spec_from_dict
+from slm_lab.spec.algorithm.ppo import ppo_minibatch_size
 from slm_lab.spec.schema import build_spec
 
 NET = {

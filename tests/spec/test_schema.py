@@ -10,20 +10,19 @@ import pytest
 from pydantic import ValidationError
 
 from slm_lab.spec import (
-    ActorCriticSpec,
-    DQNSpec,
     MLPNetSpec,
-    PPOSILSpec,
-    PPOSpec,
-    RandomSpec,
     Spec,
     SpecError,
     SpecWarning,
-    ppo_minibatch_size,
     spec_from_dict,
     training_start_step,
 )
 from slm_lab.spec.algorithm import ALGORITHMS
+from slm_lab.spec.algorithm.a2c import ActorCriticSpec
+from slm_lab.spec.algorithm.dqn import DQNSpec
+from slm_lab.spec.algorithm.ppo import PPOSpec, ppo_minibatch_size
+from slm_lab.spec.algorithm.random import RandomSpec
+from slm_lab.spec.algorithm.sil import PPOSILSpec
 
 
 def problems(tree: dict[str, Any]) -> dict[str, str]:

@@ -30,7 +30,9 @@ from slm_lab.agent.learning.returns import (
     n_step_returns,
     standardize,
 )
-from slm_lab.spec import ActorCriticSpec, Problem, SILSpec, Spec, SpecError
+from slm_lab.spec import Problem, Spec, SpecError
+from slm_lab.spec.algorithm.a2c import ActorCriticSpec
+from slm_lab.spec.algorithm.sil import SILSpec
 from slm_lab.types import Metrics, Rollout
 
 

@@ -29,7 +29,8 @@ from slm_lab.agent.learning.learner import NetState, State
 from slm_lab.agent.net.mlp import DuelingMLPNet, MLPNet
 from slm_lab.agent.net.noisy import NoisyLinear
 from slm_lab.agent.net.rows import FORBIDDEN, NumpyPolicy, RowNet, draw_allowed
-from slm_lab.spec import DQNSpec, SARSASpec
+from slm_lab.spec.algorithm.dqn import DQNSpec
+from slm_lab.spec.algorithm.sarsa import SARSASpec
 
 Heads = Sequence[Tensor]
 NumpyNoise = Callable[[np.ndarray, np.ndarray], np.ndarray]

@@ -20,7 +20,8 @@ from slm_lab.agent.algorithm.distributional import (
     of_action,
     project,
 )
-from slm_lab.spec import C51Spec, Spec
+from slm_lab.spec import Spec
+from slm_lab.spec.algorithm.c51 import C51Spec
 from slm_lab.types import Metrics, ReplayBatch
 
 MANY = 0.1

@@ -26,7 +26,8 @@ from slm_lab.agent.learning.learner import (
     gradients,
     replay_minibatches,
 )
-from slm_lab.spec import DQNSpec, Spec
+from slm_lab.spec import Spec
+from slm_lab.spec.algorithm.dqn import DQNSpec
 from slm_lab.types import Metrics, ReplayBatch
 
 

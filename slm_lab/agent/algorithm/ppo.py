@@ -28,7 +28,9 @@ from slm_lab.agent.learning.learner import (
 )
 from slm_lab.agent.learning.parallel import ParallelLearners
 from slm_lab.agent.learning.returns import explained_variance, gae, standardize, symlog
-from slm_lab.spec import PPOSILSpec, PPOSpec, Spec, ppo_minibatch_size
+from slm_lab.spec import Spec
+from slm_lab.spec.algorithm.ppo import PPOSpec, ppo_minibatch_size
+from slm_lab.spec.algorithm.sil import PPOSILSpec
 from slm_lab.types import Metrics, Rollout
 
 

@@ -12,7 +12,8 @@ from slm_lab.agent.algorithm.distributional import (
     of_action,
     quantile_huber_loss,
 )
-from slm_lab.spec import QRDQNSpec, Spec
+from slm_lab.spec import Spec
+from slm_lab.spec.algorithm.qrdqn import QRDQNSpec
 
 
 def quantile_target(reward: Tensor, discount: Tensor, next_quantiles: Tensor) -> Tensor:

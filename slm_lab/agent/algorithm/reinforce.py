@@ -21,7 +21,8 @@ from slm_lab.agent.algorithm.schedule import LearningRates, scheduled_value
 from slm_lab.agent.learning.learner import NetState, State, check_finite
 from slm_lab.agent.learning.returns import discounted_returns, standardize
 from slm_lab.agent.preprocessor import RunningMoments
-from slm_lab.spec import ReinforceSpec, Spec
+from slm_lab.spec import Spec
+from slm_lab.spec.algorithm.reinforce import ReinforceSpec
 from slm_lab.types import Metrics, Rollout
 
 

@@ -28,7 +28,9 @@ from slm_lab.agent.algorithm.soft_return import CategoricalReturn, Outputs, Soft
 from slm_lab.agent.learning.learner import NetState, ReplayRows, State, gradients
 from slm_lab.agent.learning.returns import symlog
 from slm_lab.agent.net.rows import allowed_actions, latest_mask
-from slm_lab.spec import CrossQSpec, SoftActorCriticSpec, Spec
+from slm_lab.spec import Spec
+from slm_lab.spec.algorithm.crossq import CrossQSpec
+from slm_lab.spec.algorithm.sac import SoftActorCriticSpec
 from slm_lab.types import Metrics, ReplayBatch
 
 

@@ -16,7 +16,8 @@ from slm_lab.agent.algorithm.base import SavedInParts, Setup, make_loss, on_poli
 from slm_lab.agent.algorithm.nets import make_q_net
 from slm_lab.agent.algorithm.schedule import LearningRates
 from slm_lab.agent.learning.learner import State, check_finite
-from slm_lab.spec import SARSASpec, Spec
+from slm_lab.spec import Spec
+from slm_lab.spec.algorithm.sarsa import SARSASpec
 from slm_lab.types import Metrics, Rollout
 
 

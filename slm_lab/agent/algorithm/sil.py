@@ -23,7 +23,8 @@ from slm_lab.agent.learning.learner import (
     gradient_update,
     minibatches,
 )
-from slm_lab.spec import PPOSILSpec, SILSpec, Spec
+from slm_lab.spec import Spec
+from slm_lab.spec.algorithm.sil import PPOSILSpec, SILSpec
 from slm_lab.types import ImitationBatch, Metrics, PastBatch
 
 
