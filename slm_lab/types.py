@@ -99,14 +99,17 @@ class Spaces:
 
     @property
     def is_continuous(self) -> bool:
+        """Whether actions are real numbers."""
         return self.action_type in ("continuous", "multi_continuous")
 
     @property
     def is_image(self) -> bool:
+        """Whether an observation is one image, [C, H, W]."""
         return len(self.obs_shape) == 3
 
     @property
     def has_images(self) -> bool:
+        """Whether an observation is an image or has one among its parts."""
         return self.is_image or any(part.is_image for part in self.parts)
 
     @property

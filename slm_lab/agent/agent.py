@@ -224,9 +224,11 @@ class Agent:
 
     @property
     def ready(self) -> bool:
+        """Whether enough experience is there for the next update."""
         return self.experience.ready
 
     def update(self, frame: int) -> Metrics:
+        """Learn from the stored experience; schedules are read at the frame."""
         learned = self.algorithm.update(self.experience.batch(frame), frame)
         metrics = self._preprocessor.in_env_units(learned)
         self.experience.learned(metrics)
@@ -234,6 +236,7 @@ class Agent:
 
     @property
     def is_compiled(self) -> bool:
+        """Whether the learning step is compiled, or will be."""
         return self.algorithm.learner.is_compiled
 
     @property
@@ -252,6 +255,7 @@ class Agent:
         return self._preprocessor.statistics()
 
     def load_statistics(self, statistics: dict[str, dict[str, Tensor]]) -> None:
+        """Take over what `statistics` of another agent returned."""
         self._preprocessor.load_statistics(statistics)
 
     def state_dict(self) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def save_agent(agent: Agent, spec: Spec, folder: Path) -> None:
     """
     name = spec.name
     layout = RunLayout(folder, name)
-    kept = {"model", layout.spec_path().name, layout.trial_spec_path(0).name}
+    specs = (layout.spec_path(), layout.trial_spec_path(0))
+    kept = {"model", *(path.with_suffix(end).name for path in specs for end in (".json", ".yaml"))}
     if others := sorted({path.name for path in listed(folder)} - kept):
         fix = "Give a new folder, or one that holds nothing but an agent of that name."
         raise RunFolderError(f"{folder}: holds {', '.join(others[:3])}. {fix}")
@@ -88,5 +89,5 @@ def save_agent(agent: Agent, spec: Spec, folder: Path) -> None:
             save_models(states, layout, 0, 0, best=best)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         raise RunFolderError(f"{folder}: the agent cannot be written ({error})") from None
-    for path in (layout.spec_path(), layout.trial_spec_path(0)):
+    for path in specs:
         save_spec(spec, path, layout, 0, new_timestamp(), 0)

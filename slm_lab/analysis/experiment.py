@@ -79,6 +79,7 @@ class SearchMetrics:
         return next(iter([*self.validated, *fit]), None)
 
     def count(self, status: str) -> int:
+        """Trials that ended with this status."""
         return sum(row.status == status for row in self.trials)
 
     def summary_line(self) -> str:

@@ -48,6 +48,7 @@ class TrialMetrics:
 
     @property
     def scalars(self) -> dict[str, float]:
+        """The metrics by their names."""
         return {name: getattr(self, name) for name in TRIAL_SCALARS}
 
     def summary_line(self) -> str:

@@ -36,6 +36,7 @@ class Result(TrialMetrics):
 
     @classmethod
     def of(cls, metrics: TrialMetrics, spec: Spec, layout: RunLayout, trial: int = 0) -> Result:
+        """Build the result of a trial from its metrics and where they lie."""
         values = {each.name: getattr(metrics, each.name) for each in fields(TrialMetrics)}
         return cls(**values, spec=spec, layout=layout, trial=trial)
 

@@ -159,9 +159,11 @@ class VectorEnv:
         raise NotImplementedError
 
     def step(self, action: Rows) -> Transition:
+        """Step every env; an env whose episode ends begins the next one at once."""
         raise NotImplementedError
 
     def close(self) -> None:
+        """Close the envs; nothing may be called after."""
         raise NotImplementedError
 
     def set_reset_options(self, options: Mapping[str, Any]) -> None:

@@ -29,6 +29,7 @@ from slm_lab.hub.remote import (
     manifest_bytes,
     read_run_manifest,
 )
+from slm_lab.hub.run_card import write_card
 from slm_lab.hub.snapshot import take_snapshot
 from slm_lab.runs.checkpoint_manifest import MANIFEST, FileEntry
 from slm_lab.runs.files import check_no_links, make_folder, write_atomic
@@ -89,6 +90,7 @@ def push(
         is_ours = not there or any(there[MANIFEST].is_same(p) for p in ours if MANIFEST in there)
         known = known_files(run_dir)
         make_folder(run_dir.parent, scratch.parent)
+        write_card(run_dir)
         snapshot = take_snapshot(run_dir, scratch)
         changed = {
             file: entry

@@ -91,6 +91,7 @@ class RunLayout:
         return self.predir / f"{self.name}_spec.json"
 
     def trial_spec_path(self, trial: int) -> Path:
+        """The spec of a trial; beside it lies a copy as YAML if the author's file was in YAML."""
         return self.predir / f"{self.trial_name(trial)}_spec.json"
 
     # Session results

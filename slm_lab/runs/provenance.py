@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import yaml
 from loguru import logger
 
 from slm_lab.runs.files import read_json, write_atomic
@@ -48,8 +49,12 @@ def save_spec(
         "git_sha": git_sha(),
         "predir": layout.predir.as_posix(),
     }
+    copy = path.with_suffix(".yaml")
     try:
         write_atomic(layout.predir, path, json.dumps(tree, indent=2) + "\n")
+        if spec.is_yaml or copy.exists():
+            note = f"# Copy of {path.name}, to be read by people; commands read that file.\n"
+            write_atomic(layout.predir, copy, note + yaml.safe_dump(tree, sort_keys=False))
     except OSError as error:
         raise RunFolderError(
             f"{path}: cannot be written ({error.strerror}). A run needs a folder that can be "

@@ -103,14 +103,21 @@ def _flag(value: object) -> object:
 
 _NUMBER = checked(is_number, "a number")
 Number = Annotated[float, _NUMBER]
+"""A finite number."""
 NonNegative = Annotated[float, Field(ge=0), _NUMBER]
+"""A number from 0."""
 Positive = Annotated[float, Field(gt=0), _NUMBER]
+"""A number above 0."""
 Fraction = Annotated[float, Field(ge=0, le=1), _NUMBER]
+"""A number from 0 to 1."""
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT), BeforeValidator(_whole)]
+"""A whole number from 1; 1e6 is one too."""
 CountOrZero = Annotated[int, Field(ge=0, le=MAX_COUNT), BeforeValidator(_whole)]
+"""A whole number from 0."""
 SmallCount = Annotated[int, Field(ge=1, le=10**6), BeforeValidator(_whole)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
+"""true or false; 0 and 1 are read as those."""
 FreeMapping = Annotated[
     Mapping[str, Any], checked(lambda value: isinstance(value, Mapping), "a mapping")
 ]
@@ -129,6 +136,7 @@ class Findings:
     warnings: list[str] = field(default_factory=list)
 
     def problem(self, path: str, message: str) -> None:
+        """Add a problem at a dotted key."""
         self.problems.append(Problem(path, message))
 
     def all_warnings(self) -> list[str]:

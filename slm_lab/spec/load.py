@@ -56,11 +56,12 @@ def load_spec(
     """Load the spec `name` of a file, with `-s` assignments applied.
 
     A mapping stands for the content of a file: specs by their names, or one spec. Without a name
-    the file must hold one spec, as the spec saved with a run does. Warnings are
-    raised as SpecWarning; everything wrong is one SpecError.
+    the file must hold one spec, as the spec saved with a run does. Warnings are raised as
+    SpecWarning; everything wrong is one SpecError.
 
     A spec in a run folder, which may have come from anywhere, has a module such as that of
-    `module:EnvId` imported only if it is in `trust` or `-s` names it, or as `trust.py` says.
+    `module:EnvId` imported only if `trust`, `-s` or SLM_LAB_TRUST names it, or if it was trained
+    with here before.
     """
     if isinstance(file, Mapping):
         return _load_mapping(file, name, sets)
@@ -145,6 +146,7 @@ def _load(
         raise SpecError([blame(p, written) for p in error.problems], source) from None
     for note in notes:
         warnings.warn(f"{source}: {note}", SpecWarning, stacklevel=3)
+    spec._is_yaml = path.suffix != ".json"
     return spec
 
 

@@ -42,11 +42,14 @@ INIT_FNS = frozenset(_INIT_FNS.split())
 """The torch.nn.init functions that need no argument beyond the gain."""
 
 REPLACE = {"update_type": "replace", "update_frequency": 1000}
+"""Keys of a net whose target is a copy, renewed every 1,000 frames."""
 POLYAK = {"update_type": "polyak", "polyak_coef": 0.005}
-"""The two ways in which a target net follows, as a spec writes them."""
+"""Keys of a net whose target follows by a moving average."""
 TARGET_KEYS = ("polyak_coef", "update_frequency", "update_type")
 HEAD_STD_KEYS = frozenset({"actor_init_std", "critic_init_std"})
 """Keys that name a head, not a net: the actor_/critic_ split leaves them alone."""
+EARLIER_KEYS = {"actor_out_init_std": "actor_init_std"}
+"""Earlier names of keys, which are read as the present ones."""
 
 
 def _activation(value: object) -> str:
@@ -85,6 +88,7 @@ Activation = Annotated[
     WithJsonSchema({"type": "string", "examples": sorted(ACTIVATIONS)}),
 ]
 Widths = tuple[SmallCount, ...]
+"""Widths of layers, such as [64, 64]."""
 
 
 class NetSpec(RecordedBlock):
@@ -133,7 +137,7 @@ class NetSpec(RecordedBlock):
         None, "Start of a state-independent log std; null makes it a head."
     )
     actor_init_std: NonNegative | None = Key(
-        None, "Orthogonal gain of the policy head, after init_fn."
+        None, "Orthogonal gain of the policy head, after init_fn; earlier actor_out_init_std."
     )
     critic_init_std: NonNegative | None = Key(
         None, "Orthogonal gain of the value head, after init_fn."

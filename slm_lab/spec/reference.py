@@ -18,7 +18,7 @@ from slm_lab.spec.algorithm.base import SCHEDULE, schedules_of
 from slm_lab.spec.block import shown
 from slm_lab.spec.callback import CALLBACKS
 from slm_lab.spec.memory import MEMORIES
-from slm_lab.spec.net import ACTIVATIONS, HEAD_STD_KEYS, INIT_FNS, NETS
+from slm_lab.spec.net import ACTIVATIONS, EARLIER_KEYS, HEAD_STD_KEYS, INIT_FNS, NETS
 from slm_lab.spec.optim import LOSSES, OPTIMIZERS, OWN_SCHEDULERS, SCHEDULERS
 from slm_lab.spec.record import Registry
 from slm_lab.spec.schema import Spec
@@ -68,6 +68,8 @@ def file_schema() -> Schema:
     blocks["EnvSpec"]["additionalProperties"] = True  # for the env's constructor
     for net in NETS.spec_classes():
         _name_actor_and_critic(blocks[net.__name__])
+        keys = blocks[net.__name__]["properties"]
+        keys |= {old: {**keys[new], "deprecated": True} for old, new in EARLIER_KEYS.items()}
     kwargs = {key: _typed(value) for given in OPTIMIZERS.values() for key, value in given.items()}
     _open_arguments(blocks["OptimSpec"], OPTIMIZERS, kwargs)
     _open_arguments(blocks["SchedulerSpec"], SCHEDULERS)

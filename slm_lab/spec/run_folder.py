@@ -40,9 +40,11 @@ def spec_files(folder: Path) -> tuple[str, Mapping[int | None, Path]]:
             "Give the folder that a run printed as `Folder`, such as data/NAME_TIMESTAMP."
         )
     name = min((match["name"] for match in files), key=len)
+    # Of a spec and its copy as YAML the JSON counts, so it comes last.
+    by_suffix = sorted(files.items(), key=lambda item: item[1].suffix == ".json")
     return name, {
         None if match["trial"] is None else int(match["trial"]): path
-        for match, path in files.items()
+        for match, path in by_suffix
         if match["name"] == name
     }
 

@@ -173,6 +173,7 @@ class Spec(Block):
     # The tree as its author spelled it, and the same with what its author left out.
     _given: dict[str, Any] = PrivateAttr(default_factory=dict)
     _tree: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _is_yaml: bool = PrivateAttr(default=False)
 
     def __eq__(self, other: object) -> bool:
         """Compare values, whether an author wrote them or left them to defaults."""
@@ -198,7 +199,7 @@ class Spec(Block):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as plain data: the process that reads it imports the user's modules by itself."""
-        return _unpickled, (self._given, self.name, self.origin)
+        return _rebuilt, (self._given, self.name, self.origin, self._is_yaml)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the spec as plain JSON data; loading it again gives an equal Spec.
@@ -233,11 +234,16 @@ class Spec(Block):
         found = [write_value(tree, path, value) for path, value in values.items()]
         if problems := [problem for problem in found if problem is not None]:
             raise SpecError(problems, self.name)
-        return build_spec(tree, self.name, origin=self.origin)[0]
+        return _rebuilt(tree, self.name, self.origin, self._is_yaml)
 
     def renamed(self, name: str) -> Spec:
         """Make a copy under another name."""
-        return build_spec(self.to_dict(), name, origin=self.origin)[0]
+        return _rebuilt(self.to_dict(), name, self.origin, self._is_yaml)
+
+    @property
+    def is_yaml(self) -> bool:
+        """Whether its author wrote it in YAML."""
+        return self._is_yaml
 
     @property
     def origin(self) -> SpecOrigin | None:
@@ -252,8 +258,10 @@ class Spec(Block):
         return self.model_copy(update={"env": env})
 
 
-def _unpickled(tree: dict[str, Any], name: str, origin: SpecOrigin | None) -> Spec:
-    return build_spec(tree, name, origin=origin)[0]
+def _rebuilt(tree: dict[str, Any], name: str, origin: SpecOrigin | None, is_yaml: bool) -> Spec:
+    spec, _ = build_spec(tree, name, origin=origin)
+    spec._is_yaml = is_yaml
+    return spec
 
 
 def build_spec(

@@ -10,6 +10,8 @@ Mode = Literal["dev", "train", "search", "enjoy"]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
+    """How a run is done: what is shown and logged, and where it runs."""
+
     mode: Mode = "dev"
     render: bool = False
     log_level: str = "INFO"

@@ -206,6 +206,34 @@ def test_percentiles_follow_the_minibatches_slowly(
     assert found == pytest.approx([5 * 0.0199, 95 * 0.0199], rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("unrolls", "expected"),
+    [
+        # V = 1, gamma 0.5, lambda 1: each TD error is 1 + 0.5 - 1 = 0.5, and later ones count half.
+        ((4, 1), [0.9375, 0.875, 0.75, 0.5]),
+        ((2, 2), [0.75, 0.5, 0.75, 0.5]),
+        ((1, 4), [0.5, 0.5, 0.5, 0.5]),
+    ],
+)
+def test_advantages_are_summed_within_an_unroll(
+    make_spec: MakeSpec,
+    make_rollout: MakeRollout,
+    unrolls: tuple[int, int],
+    expected: list[float],
+) -> None:
+    values = {"gamma": 0.5, "lam": 1.0, "time_horizon": unrolls[0], "num_unrolls": unrolls[1]}
+    keys = {f"agent.algorithm.{key}": value for key, value in values.items()}
+    spec = make_spec("PPO", PLAIN | keys | {"env.num_envs": 1})
+    assert spec.agent.algorithm.pace(spec).frames == 4
+    _, ppo = make_ppo(spec)
+    set_value(ppo, 1.0)
+    rollout = make_rollout([[0.0]] * 5, [[0]] * 4, [[1.0]] * 4)
+    advantage, target, _ = ppo._advantages(ppo.evaluate(rollout))
+    assert advantage.tolist() == pytest.approx(expected)
+    assert (target - advantage).tolist() == [1.0] * 4
+    assert ppo.update(rollout, frame=4).opt_steps > 0
+
+
 def short_rollout(make_rollout: MakeRollout, steps: int = 16, envs: int = 4) -> Rollout:
     generator = torch.Generator().manual_seed(0)
 

@@ -52,6 +52,9 @@ slm-lab --render slm_lab/spec/benchmark/ppo/ppo_cartpole.json ppo_cartpole dev
 source .env && slm-lab run-remote --gpu SPEC_FILE SPEC_NAME search -n NAME    # remote
 source .env && uv run slm-lab run-remote --gpu -s env=Hopper-v5 \
   slm_lab/spec/benchmark/sac/sac_mujoco.json sac_mujoco search -n NAME
+source .env && uv run slm-lab run-remote --gpu \
+  slm_lab/spec/benchmark/ppo/ppo_atari.json ppo_atari search \
+  -n atari-search
 source .env && slm-lab run-remote --gpu -s env=ALE/Pong-v5 \
   slm_lab/spec/benchmark/ppo/ppo_atari.json ppo_atari_nosticky train -n pong
 source .env && slm-lab run-remote --gpu -s env=Humanoid-v5 -s max_frame=10e6 \
@@ -159,7 +162,7 @@ def test_the_commands_are_found(parsed):
     commands = [command for page in PAGES for command in printed_commands(page.read_text())]
     assert len(commands) > 100
     loaded = [load_named_spec(*parsed(as_typed(c))) for c in printed_commands(PUBLISHED)]
-    assert (len(loaded), sum(loaded)) == (16, 10)
+    assert (len(loaded), sum(loaded)) == (17, 11)
 
 
 def test_the_flags_that_the_readme_lists_beside_a_command_are_its_own():

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from pathlib import Path
 
 import pytest
+import yaml
 
 from slm_lab.runs.find import open_run
-from slm_lab.spec import SpecError
+from slm_lab.runs.layout import RunLayout
+from slm_lab.runs.provenance import save_spec
+from slm_lab.spec import SpecError, load_spec
+from slm_lab.spec.load import read_saved_spec
 from slm_lab.spec.run_folder import RunFolderError
 
 
@@ -60,6 +65,31 @@ def test_a_saved_yaml_spec_is_found_when_json_is_asked_for(folder):
     path = folder / "tiny_t0_spec.json"
     path.rename(path.with_suffix(".yaml"))  # JSON is YAML
     assert open_run(path).spec.env.max_frame == 200
+
+
+def test_a_spec_written_in_yaml_is_saved_as_yaml_too_and_json_counts(make_spec, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"tiny": make_spec().given()}))
+    spec = pickle.loads(pickle.dumps(load_spec(file, "tiny").with_values({"env.max_t": 7})))
+    layout = RunLayout.create("tiny", "2026_01_02_030405", tmp_path / "data")
+    path = layout.trial_spec_path(0)
+    save_spec(spec, path, layout, 0, "2026_01_02_030405", 0)
+    copy = path.with_suffix(".yaml")
+    assert yaml.safe_load(copy.read_text()) == json.loads(path.read_text())
+    assert copy.read_text().startswith("# Copy of tiny_t0_spec.json")
+    assert load_spec(copy) == load_spec(path) == spec
+
+    more = read_saved_spec(path).with_values({"env.max_frame": 999})  # a run that is extended
+    save_spec(more, path, layout, 0, "2026_01_02_030405", 0)
+    assert load_spec(copy).env.max_frame == 999
+    copy.write_text(copy.read_text().replace("999", "1"))
+    assert open_run(layout.predir).spec.env.max_frame == 999
+
+
+def test_a_spec_written_in_json_has_no_yaml(make_spec, tmp_path):
+    layout = RunLayout.create("tiny", "2026_01_02_030405", tmp_path)
+    save_spec(make_spec(), layout.trial_spec_path(0), layout, 0, "2026_01_02_030405", 0)
+    assert [path.suffix for path in layout.predir.iterdir() if path.is_file()] == [".json"]
 
 
 def test_a_star_means_the_last_match_since_no_shell_expands_it_after_an_at_sign(

@@ -52,6 +52,7 @@ def test_arguments_stand_beside_the_name_and_an_actor_may_have_its_own(ppo):
     ppo["agent"]["net"]["actor_optim_spec"] = {"name": "RMSprop", "lr": 1e-3, "alpha": 0.9}
     ppo["agent"]["net"]["lr_scheduler_spec"] = {"name": "StepLR", "step_size": 5}
     ppo["env"]["continuous"] = True
+    ppo["agent"]["net"]["actor_out_init_std"] = 0.01
     assert complaints({"a": ppo}) == []
 
 

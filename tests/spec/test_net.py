@@ -204,3 +204,9 @@ def test_layers_may_be_none(ppo):
     net = net_spec(ppo, hid_layers=[])
     assert isinstance(net, MLPNetSpec)
     assert net.hid_layers == ()
+
+
+def test_the_earlier_name_of_the_policy_heads_gain_is_read(ppo):
+    ppo["agent"]["net"].pop("actor_init_std", None)
+    assert net_spec(ppo, actor_out_init_std=0.3).actor_init_std == 0.3
+    assert "actor_out_init_std" in complaint(ppo, actor_out_init_std=0.3, actor_init_std=0.1)

@@ -44,6 +44,8 @@ class AgentSeeds:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
+    """What an algorithm is built with beside its spec: spaces, seeds, device, how to compile."""
+
     spaces: Spaces
     num_envs: int
     seeds: AgentSeeds

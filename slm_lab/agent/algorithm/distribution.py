@@ -37,10 +37,17 @@ _LOGISTIC = ((0.323299, 0.332181), (0.566063, 0.847508), (0.110638, 2.126187))
 class Distribution(Protocol):
     """Batched over the first axis; log-probs and entropies are summed over action dimensions."""
 
-    def sample(self, noise: Tensor) -> Tensor: ...
-    def mode(self) -> Tensor: ...
-    def log_prob(self, action: Tensor) -> Tensor: ...
-    def entropy(self) -> Tensor: ...
+    def sample(self, noise: Tensor) -> Tensor:
+        """Actions that this noise draws."""
+
+    def mode(self) -> Tensor:
+        """The most probable actions."""
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Log-probability or log-density of actions, [N]."""
+
+    def entropy(self) -> Tensor:
+        """Entropy in nats, [N]."""
 
 
 @dataclass(frozen=True)
@@ -290,6 +297,7 @@ class ActionDistribution:
 
     @property
     def noise_kind(self) -> NoiseKind:
+        """Distribution of the noise that `sample` takes."""
         own: NoiseKind | None = getattr(self.own, "noise_kind", None)
         if own is not None:
             return own
@@ -299,6 +307,7 @@ class ActionDistribution:
 
     @property
     def noise_dim(self) -> int:
+        """Numbers of noise for each sample."""
         size = sum(self.spaces.action_sizes)
         return size * 4 * Beta.TRIES if self.pdtype == "Beta" else size
 
@@ -352,6 +361,7 @@ _PDTYPES = {  # the first is the default
 
 
 def make_action_distribution(spaces: Spaces, pdtype: str | None) -> ActionDistribution:
+    """Choose the distribution that `action_pdtype` names, by default the usual one of the space."""
     allowed = _PDTYPES[spaces.action_type]
     if pdtype is None or pdtype == "default":
         pdtype = allowed[0]

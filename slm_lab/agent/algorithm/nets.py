@@ -38,6 +38,7 @@ def policy_heads(
 
 
 def make_policy_net(distribution: ActionDistribution, spec: NetSpec) -> nn.Module:
+    """Build the net of a policy, with the heads that its distribution needs."""
     return make_actor_net(spec, distribution.spaces, *policy_heads(distribution, spec))
 
 
@@ -101,6 +102,7 @@ class ActorCriticNets:
         return len(sizes) == 2 and 2 * sizes[0] >= sizes[1]
 
     def initial_state(self) -> State:
+        """Entries of the nets in a fresh training state."""
         return {k: v for net in self.net_states for k, v in net.initial_state().items()}
 
     def __call__(
@@ -113,6 +115,7 @@ class ActorCriticNets:
         return policy, self.value(state, obs, training=training)
 
     def policy(self, state: State, obs: Tensor, *, training: bool = False) -> Distribution:
+        """pi(.|s) of observations [N, ...]."""
         seen = obs[..., : -self._privileged] if self._privileged else obs
         return self.policy_of_heads(self.net_states[0](state, seen, training=training))
 
@@ -129,6 +132,7 @@ class ActorCriticNets:
         return policy, outputs[n].squeeze(-1)
 
     def value(self, state: State, obs: Tensor, *, training: bool = False) -> Tensor:
+        """V(s) [N] of observations [N, ...], in the head's units."""
         if self.shared:
             return self(state, obs, training=training)[1]
         seen = obs[..., -self._privileged :] if self._privileged else obs
@@ -175,6 +179,7 @@ class Critic:
         return with_successors(value, self.final_values(state, rollout), rollout.truncated)
 
     def value(self, state: State, obs: Tensor) -> Tensor:
+        """V(s) [N] of observations [N, ...], in reward units."""
         return self.to_reward_units(self._nets.value(state, obs))
 
     @torch.no_grad()
@@ -190,12 +195,14 @@ class Critic:
         return self._identity if self._moments is None else self._mean_std()
 
     def to_head_units(self, value: Tensor) -> Tensor:
+        """Convert values in reward units to the units of the head."""
         if self._moments is None:
             return value
         mean, std = self._mean_std()
         return (value - mean) / std
 
     def to_reward_units(self, output: Tensor) -> Tensor:
+        """Convert outputs of the head to reward units."""
         if self._moments is None:
             return output
         mean, std = self._mean_std()

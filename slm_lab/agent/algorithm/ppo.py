@@ -94,7 +94,7 @@ class PPO(SavedInParts):
         if own.target_kl is not None:
             state["is_too_far"] = torch.zeros((), dtype=torch.bool, device=setup.device)
         self.learner = self._make_learner(state, setup)
-        self._rates = LearningRates(self.nets.specs, own.time_horizon * setup.num_envs)
+        self._rates = LearningRates(self.nets.specs, own.rollout_length * setup.num_envs)
         self._generator = torch.Generator().manual_seed(setup.seeds.learn)
         spaces = setup.spaces
         evaluates = self.nets.shared and spaces.has_images and spaces.action_type == "discrete"
@@ -233,8 +233,11 @@ class PPO(SavedInParts):
         value, next_value = rollout.value, rollout.next_value
         assert value is not None
         assert next_value is not None
-        ends = rollout.terminated, rollout.truncated
-        spec = self._spec
+        spec, truncated = self._spec, rollout.truncated
+        if spec.num_unrolls > 1:  # where one ends, the value of the next state stands for the rest
+            step = torch.arange(1, len(value) + 1, device=value.device)
+            truncated = truncated | (step % spec.time_horizon == 0).unsqueeze(1)
+        ends = rollout.terminated, truncated
         advantage = gae(rollout.reward, value, next_value, *ends, spec.gamma, spec.lam)
         target = advantage + value
         target, value = self.critic.learn_units(target, value)

@@ -36,6 +36,7 @@ from slm_lab.spec import NetSpec
 from slm_lab.types import ReplayBatch
 
 State = dict[str, Tensor]
+"""A training state: flat parameters, optimiser slots, buffers and coefficients by name."""
 Update = Callable[..., tuple[State, dict[str, Tensor]]]
 
 _ACTING = "acting."  # begins the keys of weights that a worker acted with
@@ -73,6 +74,7 @@ class NetState:
 
     @property
     def size(self) -> int:
+        """Parameters of the net."""
         return self._flat.numel()
 
     @property
@@ -273,6 +275,7 @@ class Learner:
 
     @property
     def is_compiled(self) -> bool:
+        """Whether steps are compiled, or will be."""
         return self._compiled is not None and self._compiled.is_compiled
 
     @property
@@ -281,6 +284,7 @@ class Learner:
         return self._compiled is not None and self._compiled.is_native
 
     def step(self, *batch: Tensor) -> None:
+        """Apply the update to one minibatch."""
         sums = self._sums if self._sums is not None else self._metric_sums(batch)
         step = self._compiled or self._apply
         if self._eager_steps and self._compiled is not None:
@@ -293,10 +297,12 @@ class Learner:
         self._count += 1
 
     def steps(self, batches: Sequence[tuple[Tensor, ...]]) -> None:
+        """Apply the update to each minibatch in turn."""
         for batch in batches:
             self.step(*batch)
 
     def set_coefficients(self, **values: float) -> None:
+        """Write today's coefficients, such as a learning rate, into the state."""
         for name, value in values.items():
             self.state[name].fill_(value)
 
@@ -403,6 +409,7 @@ class DivergenceError(LabError, RuntimeError):
 
 
 def check_finite(metrics: Mapping[str, float], frame: int) -> Mapping[str, float]:
+    """Return the metrics, or raise DivergenceError if one is infinite or NaN."""
     bad = {name: value for name, value in metrics.items() if not math.isfinite(value)}
     if bad:
         raise DivergenceError(frame, bad, {k: v for k, v in metrics.items() if k not in bad})

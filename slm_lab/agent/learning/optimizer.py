@@ -53,6 +53,7 @@ class Optimizer:
         return p, new
 
     def init(self, parameters: Tensor) -> Slots:
+        """Slots of the optimiser before its first step."""
         device = parameters.device
         vectors = {n: torch.full_like(parameters, self.first_value) for n in self.slot_names}
         scalars = {n: torch.tensor(value, device=device) for n, value in self.scalars.items()}

@@ -119,9 +119,11 @@ class SampledRing:
 
     @property
     def size(self) -> int:
+        """Rows that are filled."""
         return min(self._written, self._slots) * self._lanes
 
     def update_priorities(self, index: Tensor, td_error: Tensor) -> None:
+        """Tell the sampler the TD errors of rows that were learned from."""
         self._sampler.update(index, td_error)
 
     def state_dict(self) -> dict[str, Any]:
@@ -182,6 +184,7 @@ class Replay(SampledRing):
         self._env_range = np.arange(num_envs)
 
     def add(self, obs: np.ndarray, action: np.ndarray, transition: Transition) -> None:
+        """Store a step of every env."""
         slot = self._written % self._slots
         obs_rows, next_obs_rows, action_rows, reward_rows, terminated_rows, ended_rows = self._rows
         obs_rows[slot] = obs

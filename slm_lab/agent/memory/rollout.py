@@ -139,11 +139,13 @@ class RolloutMemory:
 
     @property
     def ready(self) -> bool:
+        """Whether all rows are filled."""
         return self._size == self.length
 
     def add(
         self, obs: Rows, action: Rows, transition: Transition, evaluated: Evaluated = ()
     ) -> None:
+        """Store a step; `evaluated` are log-probs and values where acting gives them."""
         t = self._size
         self._size = t + 1
         if evaluated:
@@ -275,11 +277,13 @@ class EpisodeMemory:
 
     @property
     def ready(self) -> bool:
+        """Whether enough episodes have ended."""
         return len(self._finished) >= self._episodes
 
     def add(
         self, obs: Rows, action: Rows, transition: Transition, evaluated: Evaluated = ()
     ) -> None:
+        """Store a step of every running episode."""
         obs, action = on_host(obs), on_host(action)
         ended = transition.terminated | transition.truncated
         for env, steps in enumerate(self._running):
@@ -290,6 +294,7 @@ class EpisodeMemory:
                 self._running[env] = []
 
     def take(self) -> Rollout:
+        """Hand out the finished episodes that are kept, end to end."""
         steps = [step for episode in self._kept() for step in episode]
         self._finished, self._taken = [], steps
         obs = torch.from_numpy(np.stack([s.obs for s in steps] + [steps[-1].next_obs]))
@@ -306,6 +311,7 @@ class EpisodeMemory:
         )
 
     def stored(self) -> list[StoredRows]:
+        """Rows of the episodes taken last."""
         if not self._taken:
             return []
         unknown = np.zeros(0, np.int64)

@@ -21,18 +21,20 @@ class UniformSampler:
         self._ones = torch.ones(0)
 
     def added(self, rows: np.ndarray) -> None:
-        pass
+        """Take note of rows that were just written."""
 
     def draw(self, size: int, batches: int, batch_size: int) -> Tensor:
+        """Draw row indices [batches * batch_size] out of `size` filled rows."""
         return torch.randint(size, (batches * batch_size,), generator=self._generator)
 
     def weight(self, index: Tensor, size: int, batches: int, frame: int) -> Tensor:
+        """Importance weights of drawn rows: all are 1."""
         if len(self._ones) != len(index):
             self._ones = torch.ones(len(index))
         return self._ones
 
     def update(self, index: Tensor, td_error: Tensor) -> None:
-        pass
+        """Take note of TD errors, which change nothing here."""
 
     def state_dict(self) -> State:
         return {"generator": self._generator.get_state()}
@@ -66,6 +68,7 @@ class PrioritizedSampler:
         self._generator = torch.Generator().manual_seed(seed)
 
     def added(self, rows: np.ndarray) -> None:
+        """Give new rows the highest priority seen."""
         self._tree.update(rows, self._highest)
 
     def draw(self, size: int, batches: int, batch_size: int) -> Tensor:
@@ -80,6 +83,7 @@ class PrioritizedSampler:
         return found[torch.randperm(count, generator=self._generator)]
 
     def weight(self, index: Tensor, size: int, batches: int, frame: int) -> Tensor:
+        """Importance weights of drawn rows, with beta of the frame."""
         beta = self._beta + (1 - self._beta) * min(1.0, frame / self._anneal_frames)
         probability = self._tree[index.numpy()] / self._tree.total
         weight = ((size * probability) ** -beta).reshape(batches, -1)
@@ -87,6 +91,7 @@ class PrioritizedSampler:
         return torch.from_numpy(weight.astype(np.float32).reshape(-1))
 
     def update(self, index: Tensor, td_error: Tensor) -> None:
+        """Set priorities by the TD errors of rows that were learned from."""
         priority = (np.abs(td_error.numpy(), dtype=np.float64) + self._epsilon) ** self._alpha
         self._highest = max(self._highest, float(priority.max()))
         self._tree.update(index.numpy(), priority)

@@ -67,9 +67,11 @@ class HeadedNet(nn.Module):
             self.log_std = nn.Parameter(torch.full((log_std_dim,), float(spec.log_std_init or 0.0)))
 
     def make_body(self, spec: Any, obs_shape: Any) -> int:
+        """Build the layers below the heads; returns the width of their features."""
         raise NotImplementedError
 
     def features(self, obs: Any) -> Tensor:
+        """Features [N, width] that the heads read."""
         raise NotImplementedError
 
     def forward(self, obs: Inputs[Tensor]) -> tuple[Tensor, ...]:
@@ -100,6 +102,7 @@ class HeadedNet(nn.Module):
         self.tails = heads[0] if len(heads) == 1 else nn.ModuleList(heads)
 
     def heads(self, features: Tensor) -> tuple[Tensor, ...]:
+        """The output of each head from the features."""
         if isinstance(self.tails, nn.ModuleList):
             return tuple(head(features) for head in self.tails)
         return (self.tails(features),)

@@ -37,6 +37,11 @@ class PPOSpec(AdvantageKeys):
     time_horizon: Count = Key(
         2048, "Rollout length in steps of each env; unless given, 2,048 steps over all envs."
     )
+    num_unrolls: Count = Key(
+        1,
+        "Unrolls of time_horizon steps in a rollout. Advantages sum TD errors within an unroll, so "
+        "that a longer rollout needs no longer traces.",
+    )
     training_epoch: Count = Key(10, "Passes over each rollout.")
     minibatch_size: Count = Key(64, "Transitions per gradient step.")
     target_kl: Positive | None = Key(
@@ -62,8 +67,13 @@ class PPOSpec(AdvantageKeys):
             # 2,048 steps in all as in Stable-Baselines3, but never fewer than 128 of an env.
             tree["time_horizon"] = max(128, ROLLOUT // num_envs // 64 * 64)
 
+    @property
+    def rollout_length(self) -> int:
+        """Steps of each env in a rollout."""
+        return self.time_horizon * self.num_unrolls
+
     def pace(self, spec: base.Spec) -> base.Pace:
-        rows = self.time_horizon * spec.env.num_envs
+        rows = self.rollout_length * spec.env.num_envs
         return base.Pace(rows, self.training_epoch * rows // ppo_minibatch_size(spec))
 
     def step_rows(self, spec: base.Spec) -> int:
@@ -72,14 +82,18 @@ class PPOSpec(AdvantageKeys):
     def cross_check(self, spec: base.Spec, findings: Findings) -> None:
         horizon, num_envs = self.time_horizon, spec.env.num_envs
         base.check_multiple("agent.algorithm.time_horizon", horizon, spec, findings)
-        rollout = horizon * num_envs
+        rollout = self.rollout_length * num_envs
+        sizes = {"num_envs": num_envs, "time_horizon": horizon}
+        if self.num_unrolls > 1:
+            sizes["num_unrolls"] = self.num_unrolls
+        keys = " * ".join(sizes)
         given, used = self.minibatch_size, ppo_minibatch_size(spec)
         if used != given:
             fault = "exceeds" if given > rollout else "does not divide"
-            product = f"num_envs * time_horizon = {num_envs} * {horizon} = {rollout}"
+            product = f"{keys} = {' * '.join(map(str, sizes.values()))} = {rollout}"
             found = f"agent.algorithm.minibatch_size: {given} {fault} {product}"
             findings.warnings.append(f"{found}; {used} is used")
-        base.warn_if_never(rollout, "time_horizon * num_envs", spec, findings)
+        base.warn_if_never(rollout, keys, spec, findings)
 
 
 def ppo_minibatch_size(spec: base.Spec) -> int:
@@ -91,7 +105,7 @@ def ppo_minibatch_size(spec: base.Spec) -> int:
     algorithm = spec.agent.algorithm
     if not isinstance(algorithm, PPOSpec):
         raise TypeError(f"{algorithm.name} has no minibatches; only PPO and PPOSIL do")
-    rollout = spec.env.num_envs * algorithm.time_horizon
+    rollout = spec.env.num_envs * algorithm.rollout_length
     if algorithm.minibatch_size >= rollout:
         return rollout
     unit = spec.agent.net.sequence_length or 1
