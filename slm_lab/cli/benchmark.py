@@ -82,7 +82,10 @@ def run(
     if dry_run:
         _print_plan(steps, budget)
         return
-    os.nice(nice)
+    if nice and not hasattr(os, "nice"):
+        raise typer.BadParameter("--nice: this system has no such priorities. Leave it out.")
+    if nice:
+        os.nice(nice)
     report = run_benchmark(
         loaded,
         steps,

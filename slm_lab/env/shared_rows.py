@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -62,6 +63,11 @@ def _padded(size: int) -> int:
 @contextmanager
 def memory_file(layout: Layout) -> Iterator[IO[bytes]]:
     """A file in memory that has a name only here, until all processes have mapped it."""
+    if sys.platform == "win32":
+        raise EnvError(
+            "env.backend: `subprocess` shares a file between processes, which Windows does not "
+            "allow. Use `gymnasium`, or WSL."
+        )
     folder = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.NamedTemporaryFile(prefix="slm_lab_env_", dir=folder) as file:
         size = _size(layout)

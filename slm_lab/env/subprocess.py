@@ -20,11 +20,11 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
-from multiprocessing import resource_tracker, util
+from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
@@ -49,13 +49,12 @@ from slm_lab.env.vector import (
     spawn_streams,
 )
 from slm_lab.error import LabError
+from slm_lab.runs.child_process import STOP_SIGNALS, start_process, unblock_stop_signals
 from slm_lab.spec.env import EnvSpec
-from slm_lab.spec.main_module import without_main_module
 from slm_lab.spec.trust import module_of
 from slm_lab.types import Rows, Transition, on_host
 
 CLOSE_SECONDS = 10.0  # for the workers to close their envs
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class WorkerError(EnvError):
@@ -207,9 +206,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         pipe, theirs = context.Pipe()
         process = context.Process(target=_work, args=(theirs,), name=name)
-        resource_tracker.ensure_running()  # now, because starting it unblocks the signals
-        with _stop_signals_blocked(), without_main_module():
-            process.start()
+        start_process(process)
         theirs.close()  # so that the pipe ends when the worker does
         return cls(name, slots, process, pipe)
 
@@ -285,27 +282,17 @@ def _tasks(spec: EnvSpec, seeds: Iterable[Sequence[int]]) -> list[bytes]:
         ) from error
 
 
-@contextmanager
-def _stop_signals_blocked() -> Iterator[None]:
-    """Block the stop signals, also in a worker started meanwhile, until that one handles them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 # The worker's side
 
 
 def _work(pipe: Connection) -> None:
     """Carry out orders until the other end of the pipe closes."""
     threading.Thread(target=_end_with_session, daemon=True).start()
-    for number in _STOP_SIGNALS:
+    for number in STOP_SIGNALS:
         # The session decides when to stop. A handler, because what an env starts would inherit
         # signals that are ignored.
         signal.signal(number, lambda *_: None)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+    unblock_stop_signals()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # if an env brings torch: workers are the threads
     ThreadpoolController().select(internal_api="openblas").limit(limits=1)
     logger.remove()

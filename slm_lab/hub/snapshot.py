@@ -25,6 +25,7 @@ from slm_lab.runs.checkpoint_manifest import (
     load_manifest,
     read_manifest,
 )
+from slm_lab.runs.files import FOR_READING, HAS_HANDLES
 
 # Locks, files that are being written, and checkpoints found damaged.
 LEFT_OUT = (".lock", ".writing", ".damaged", ".tmp")
@@ -108,29 +109,36 @@ def _take_checkpoint(parent: Path, slot: str, into: Path) -> dict[str, FileEntry
 
 
 def _take_sealed(folder: Path, into: Path) -> dict[str, FileEntry]:
+    if not HAS_HANDLES:  # a rotation meanwhile shows in the checksums
+        return _take_listed(None, folder, into)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        into.mkdir()
-        _link(handle, MANIFEST, into / MANIFEST)
-        # Read where it was linked to: its files are then taken from the same folder, by the handle.
-        for name in load_manifest(into).files:
-            _link(handle, name, into / name)
-        manifest = read_manifest(into)
+        return _take_listed(handle, Path(), into)
     finally:
         os.close(handle)
+
+
+def _take_listed(handle: int | None, folder: Path, into: Path) -> dict[str, FileEntry]:
+    """Copy a checkpoint's manifest and the files in it; `folder` is relative to the handle."""
+    into.mkdir()
+    _link(handle, folder / MANIFEST, into / MANIFEST)
+    # Read where it was linked to: its files are then taken from the same folder, by the handle.
+    for name in load_manifest(into).files:
+        _link(handle, folder / name, into / name)
+    manifest = read_manifest(into)
     return {**manifest.files, MANIFEST: file_entry(into / MANIFEST)}
 
 
-def _link(handle: int, name: str, target: Path) -> None:
+def _link(handle: int | None, source: Path, target: Path) -> None:
     """Link a file of a checkpoint, which is never written to again; copy it without links."""
-    if not stat.S_ISREG(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode):
-        raise FileNotFoundError(2, "no plain file", name)
+    if not stat.S_ISREG(os.stat(source, dir_fd=handle, follow_symlinks=False).st_mode):
+        raise FileNotFoundError(2, "no plain file", str(source))
     try:
-        os.link(name, target, src_dir_fd=handle, follow_symlinks=False)
+        os.link(source, target, src_dir_fd=handle, follow_symlinks=False)
     except FileNotFoundError:
         raise
     except (OSError, NotImplementedError):  # not every file system has links
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=handle)
+        descriptor = os.open(source, FOR_READING, dir_fd=handle)
         with open(descriptor, "rb") as reader, target.open("wb") as writer:
             shutil.copyfileobj(reader, writer, 1 << 20)
 

@@ -8,7 +8,6 @@ pushes everything once more.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 import time
@@ -23,6 +22,7 @@ from slm_lab.error import LabError
 from slm_lab.hub.remote import NotAllowed, Remote, RemoteError, open_remote
 from slm_lab.hub.transfer import push
 from slm_lab.runs.checkpoint_manifest import MANIFEST
+from slm_lab.runs.child_process import block_stop_signals
 
 SYNC_SECONDS = 300.0  # between two pushes; doubled after every failure, up to:
 LONGEST_PAUSE_SECONDS = 3600.0
@@ -78,7 +78,7 @@ class Sync:
 
     def _watch(self) -> None:
         # Signals belong to the main thread, which waits for them.
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        block_stop_signals()
         sent, next_at = frozenset[tuple[str, int]](), 0.0
         while not self._stop.wait(self._look_every):
             now = resumable(self._run_dir)

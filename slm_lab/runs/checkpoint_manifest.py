@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from slm_lab.error import LabError
-from slm_lab.runs.files import open_for_reading, read_bytes
+from slm_lab.runs.files import HAS_HANDLES, open_for_reading, read_bytes
 from slm_lab.spec.run_folder import RunFolderError
 
 SCHEMA = 2  # of the state that a checkpoint holds; manifests of all schemas are read
@@ -205,6 +205,8 @@ def rotate(beside: Path, newest: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Write the entries of a folder to disk, which makes a rename survive a power loss."""
+    if not HAS_HANDLES:
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

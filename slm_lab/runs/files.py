@@ -10,7 +10,9 @@ be written. A disk that is full or read-only is an OSError that names the file: 
 makes a warning of it.
 
 Every step is taken relative to an open directory, so that nobody can exchange a checked directory
-for a link. This needs POSIX. docs/design/run-folder-files.md has the reasons.
+for a link. Windows has no such handles: there each part of a path is looked at before the file is
+opened, and whoever may write to the folder could exchange it in between.
+docs/design/run-folder-files.md has the reasons.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -35,9 +37,18 @@ MAX_TABLE_BYTES = 200_000_000  # of the table of a session
 MAX_SPEC_BYTES = MAX_METRICS_BYTES = 1_000_000
 WANDB = "wandb"  # W&B's own folder, in which it keeps links; nothing here reads or writes there
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+HAS_HANDLES = os.open in os.supports_dir_fd and hasattr(os, "O_DIRECTORY")  # of directories
+
+
+def _flags(*names: str) -> int:
+    """Flags for `os.open`; those that a system does not have are left out."""
+    return sum(getattr(os, name, 0) for name in names)
+
+
+_FOLDER = _flags("O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC")
 # Without O_NONBLOCK, opening a pipe waits for the process at its other end.
-_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FILE = _flags("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+FOR_READING = os.O_RDONLY | _FILE
 _MODE = 0o666  # the umask takes its share, as for every file
 
 
@@ -51,7 +62,7 @@ def open_for_reading(
     """Open a plain file of at most `limit` bytes, or raise a RunFolderError."""
     try:
         with _parent(folder, path) as (handle, name):
-            descriptor = os.open(name, os.O_RDONLY | _FILE, dir_fd=handle)
+            descriptor = os.open(name, FOR_READING, dir_fd=handle)
     except (OSError, ValueError) as error:
         _refuse(folder, path, error)
     status = os.fstat(descriptor)
@@ -130,7 +141,10 @@ def read_tail(folder: Path, path: Path, size: int) -> str:
 def plain_files(folder: Path, where: Path) -> list[Path]:
     """The plain files of a folder inside, by name; none if it is a link or does not exist."""
     try:
-        with _parent(folder, where / "_") as (handle, _), os.scandir(handle) as entries:
+        with (
+            _parent(folder, where / "_") as (handle, _),
+            os.scandir(where if handle is None else handle) as entries,
+        ):
             names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
     except (OSError, RunFolderError):
         return []
@@ -146,7 +160,7 @@ def replacing(folder: Path, path: Path) -> Iterator[IO[bytes]]:
     leaves the old one or the new one. Missing folders above it are created."""
     with _written(folder, path), _parent(folder, path, make=True) as (handle, name):
         _check_replaceable(handle, name)
-        beside, flags = f".{name}.tmp", os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
+        beside, flags = _beside(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
         try:
             with suppress(FileNotFoundError):  # the remains of an earlier write
                 os.unlink(beside, dir_fd=handle)
@@ -250,10 +264,16 @@ def check_no_links(folder: Path) -> None:
 
 
 @contextmanager
-def _parent(folder: Path, path: Path, *, make: bool = False) -> Iterator[tuple[int, str]]:
-    """Open the directory that holds the file; yields its handle and the name of the file."""
+def _parent(folder: Path, path: Path, *, make: bool = False) -> Iterator[tuple[int | None, str]]:
+    """Open the directory that holds the file; yields its handle and the name of the file.
+
+    Without handles it is None and the whole path, of which every part was looked at.
+    """
     *above, name = _parts(folder, path)
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if not HAS_HANDLES:
+        yield None, _checked_path(folder, above, name, make=make)
+        return
+    handle = os.open(folder, _flags("O_DIRECTORY", "O_CLOEXEC"))
     try:
         for part in above:
             try:
@@ -269,6 +289,37 @@ def _parent(folder: Path, path: Path, *, make: bool = False) -> Iterator[tuple[i
         yield handle, name
     finally:
         os.close(handle)
+
+
+def _checked_path(folder: Path, above: Sequence[str], name: str, *, make: bool) -> str:
+    """The path of a file none of whose parts below the folder is a link."""
+    place = folder.resolve(strict=True)
+    for part in above:
+        place = place / part
+        if make:
+            with suppress(FileExistsError):
+                place.mkdir()
+        if not stat.S_ISDIR(_mode(place)):
+            raise OSError(errno.ENOTDIR, "no folder")
+    with suppress(FileNotFoundError):
+        if stat.S_ISLNK(_mode(place / name)):
+            raise OSError(errno.ELOOP, "a link")
+    return str(place / name)
+
+
+def _mode(path: Path) -> int:
+    """The mode of a path; a junction of Windows, which leads elsewhere, is a link."""
+    status = path.lstat()
+    leads_on = getattr(status, "st_reparse_tag", 0) == getattr(
+        stat, "IO_REPARSE_TAG_MOUNT_POINT", -1
+    )
+    return stat.S_IFLNK if leads_on else status.st_mode
+
+
+def _beside(name: str) -> str:
+    """Where a file is written before it takes its name, which may be a whole path."""
+    parent, last = os.path.split(name)
+    return os.path.join(parent, f".{last}.tmp")
 
 
 def _parts(folder: Path, path: Path) -> tuple[str, ...]:
@@ -291,7 +342,7 @@ def _open_for_writing(folder: Path, path: Path, flags: int) -> int:
         return descriptor
 
 
-def _check_replaceable(handle: int, name: str) -> None:
+def _check_replaceable(handle: int | None, name: str) -> None:
     """Refuse to replace a link, which somebody made for a reason, or a folder."""
     with suppress(FileNotFoundError):
         mode = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode

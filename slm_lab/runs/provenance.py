@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import resource
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from loguru import logger
 
@@ -141,8 +141,8 @@ def _write_records(folder: Path, path: Path, records: list[RunRecord]) -> None:
 
 def _cpu_seconds() -> float:
     """CPU time of this process and of the processes it has waited for."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    used = psutil.Process().cpu_times()
+    return float(used.user + used.system + used.children_user + used.children_system)
 
 
 @cache

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from loguru import logger
 
+from slm_lab.runs.child_process import STOP_SIGNALS
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.resume import unfinished_sessions
 from slm_lab.spec import Problem, Spec, SpecError
@@ -105,6 +106,6 @@ def stop_on_signals() -> Iterator[StopRequest]:
         stop.remember(signum)
 
     with local.signals_kept():
-        for signum in local.STOP_SIGNALS:
+        for signum in STOP_SIGNALS:
             signal.signal(signum, remember)
         yield stop

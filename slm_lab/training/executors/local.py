@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from multiprocessing import reduction, resource_tracker
+from multiprocessing import reduction
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -33,16 +33,15 @@ import psutil
 from loguru import logger
 
 from slm_lab.error import LabError
+from slm_lab.runs.child_process import STOP_SIGNALS, start_process, unblock_stop_signals
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.lock import locked
 from slm_lab.runs.resume import earlier_specs, is_finished
 from slm_lab.spec import Problem, Spec, SpecError
-from slm_lab.spec.main_module import without_main_module
 from slm_lab.training.console import Progress, Told, session_log, setup_logging
 from slm_lab.training.executors.carried import NOTHING, Carried
 from slm_lab.training.options import RunOptions
 
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 STOP_GRACE_SECONDS = 60.0  # for a session to end its step and write its files
 ORPHAN_PATIENCE_SECONDS = 30.0  # for a session whose trial was killed to notice it
 
@@ -233,14 +232,7 @@ class SessionProcess:
         process = context.Process(
             target=_session_process, args=(job.carried, job, session, to_trial, trial_lives)
         )
-        resource_tracker.ensure_running()  # now, because starting it unblocks the signals
-        # Until the process can handle them: a Ctrl-C while it imports would kill it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        try:
-            with without_main_module():  # so that a script needs no guard
-                process.start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        start_process(process)
         to_trial.close()  # so that the pipe ends when the session's process does
         trial_lives.close()
         return cls(session, process, reports, lifeline)
@@ -273,7 +265,7 @@ def _session_process(
     # reach the trial and its sessions alike, and repeated requests change nothing.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, stop.remember)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    unblock_stop_signals()
 
     turn = threading.RLock()  # a warning may come from another thread, or within a report
 
