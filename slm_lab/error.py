@@ -11,3 +11,13 @@ class LabError(Exception):
     """
 
     exit_code = 2
+
+
+class MissingTorch(LabError):
+    """PyTorch is not installed, as in an install that is for looking and sharing alone."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "PyTorch is not installed here, and this needs it: pip install torch (`list`, `pull`, "
+            "`plot`, `run-remote` and their kin do without)."
+        )

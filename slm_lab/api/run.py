@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ from slm_lab.analysis.tables import read_session
 from slm_lab.analysis.trial import analyze_ended_trial, analyze_trial
 from slm_lab.api.live_graphs import live_graphs
 from slm_lab.api.result import Result
-from slm_lab.error import LabError
+from slm_lab.error import LabError, MissingTorch
 from slm_lab.hub.sync import run_synced, upload_remote
 from slm_lab.runs.extend import Extension, extend
 from slm_lab.runs.find import find_run
@@ -183,6 +184,8 @@ def _checked(mode: str) -> Literal["dev", "train"]:
 
 
 def _check_command(spec: Spec, options: RunOptions, *, goes_on: bool = False) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise MissingTorch
     problems = []
     if options.follow_budget and not goes_on:
         problems.append(_follows_nothing())

@@ -23,7 +23,7 @@ from typer import Option
 
 from slm_lab.cli import benchmark, checks, graphs, replay, runs, specs, train
 from slm_lab.cli.options import FAILED, Command, printable
-from slm_lab.error import LabError
+from slm_lab.error import LabError, MissingTorch
 
 app = typer.Typer(
     help="SLM Lab: deep reinforcement learning from one spec file and one command.",
@@ -210,6 +210,8 @@ def guarded(arguments: Sequence[str]) -> Iterator[None]:
     except LabError as error:
         _fail(f"{type(error).__name__}: {error}", error.exit_code)
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            _fail(f"{MissingTorch.__name__}: {MissingTorch()}", MissingTorch.exit_code)
         text = f"slm-lab {' '.join(arguments)}\n{traceback.format_exc()}"
         file = _save(text)
         if file is None or _wants_traceback(arguments):

@@ -215,9 +215,8 @@ def _library() -> Any:
         if (error.name or "").split(".")[0] != "huggingface_hub":
             raise
         raise NotAllowed(
-            "HF_REPO: a Hugging Face dataset needs huggingface_hub, which is not installed. "
-            "Install the extra `remote`: pip install 'slm-lab[remote]' (a directory, "
-            "HF_REPO=file:PATH, works without)."
+            "HF_REPO: a Hugging Face dataset needs huggingface_hub, which is not installed: "
+            "pip install huggingface_hub (a directory, HF_REPO=file:PATH, works without)."
         ) from None
     hub.utils.disable_progress_bars()  # the commands show their own
     hub.utils.logging.set_verbosity_error()

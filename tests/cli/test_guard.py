@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,13 @@ def test_every_command_is_guarded(slm_lab, monkeypatch):
     assert (code, out) == (1, "")
     assert err.startswith("Unexpected ZeroDivisionError: no frames (traceback in ")
     assert len(err.splitlines()) == 1
+
+
+def test_without_pytorch_a_run_leaves_no_folder_and_other_commands_work(slm_lab, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, _, err = slm_lab("run", "ppo_cartpole", "train")
+    assert (code, err.splitlines()[-1][:40]) == (2, "MissingTorch: PyTorch is not installed h")
+    assert not Path("data").exists()
+    assert slm_lab("list")[0] == slm_lab("specs", "ppo_cartpole")[0] == 0
+    assert failed(ModuleNotFoundError("No module named 'torch'", name="torch"), "enjoy") == 2
+    assert saved_tracebacks() == []

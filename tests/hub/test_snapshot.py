@@ -102,7 +102,7 @@ def test_a_rotation_in_the_middle_does_not_mix_two_checkpoints(
     kit.write_checkpoint(session / "last.writing", frame=200)
     real, calls = snapshot._link, []
 
-    def rotate_after_the_first(handle: int, name: str, target: Path) -> None:
+    def rotate_after_the_first(handle: int | None, name: Path, target: Path) -> None:
         real(handle, name, target)
         calls.append(name)
         if len(calls) == 1:
@@ -125,7 +125,7 @@ def test_a_checkpoint_removed_while_it_is_taken_is_taken_anew(
     shutil.move(session / "next", run_dir.parent / "next")
     real, calls = snapshot._link, []
 
-    def remove_after_the_first(handle: int, name: str, target: Path) -> None:
+    def remove_after_the_first(handle: int | None, name: Path, target: Path) -> None:
         real(handle, name, target)
         calls.append(name)
         if len(calls) == 1:
