@@ -48,6 +48,29 @@ def test_a_workflow_cannot_write_to_the_repository(workflow: Path) -> None:
             assert step["with"]["persist-credentials"] is False
 
 
+BY_BRANCH = "pypa/gh-action-pypi-publish@release/v1"  # as its own documents ask
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_an_action_is_pinned_to_a_commit_with_its_version_beside(workflow: Path) -> None:
+    used = re.findall(r"uses: (.+)$", workflow.read_text(), re.MULTILINE)
+    assert used
+    pinned = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert [use for use in used if use != BY_BRANCH and not pinned.fullmatch(use)] == []
+
+
+def test_uv_has_the_tests_as_a_group_and_no_lock_file_is_kept() -> None:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    assert groups == {"dev": ["slm-lab[dev]"]}
+    assert "/uv.lock" in (ROOT / ".gitignore").read_text().splitlines()
+
+
+def test_the_page_on_installing_lists_every_extra() -> None:
+    page = (ROOT / "docs" / "reference" / "installing.md").read_text()
+    listed = re.findall(r"^\| `([a-z0-9]+)` \|", page, re.MULTILINE)
+    assert sorted(listed) == sorted(PROJECT["optional-dependencies"])
+
+
 def test_the_image_installs_extras_that_exist() -> None:
     found = re.search(r"^ARG EXTRAS=(.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert found is not None
