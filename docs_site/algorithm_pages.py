@@ -1,6 +1,4 @@
-"""Write the parts of docs/algorithms/ that follow from the code.
-
-    python -m docs_site.algorithm_pages
+"""Write the parts of docs/algorithms/ that follow from the code, as `python -m docs_site` does.
 
 A part stands between `<!-- KIND: NAMES -->` and `<!-- end -->`. Its kind is a function of `PARTS`
 and its names are those of algorithms, so that a page cannot contradict a record, a spec class or
@@ -230,7 +228,3 @@ def _slug(heading: str) -> str:
 PARTS: dict[str, Callable[[Sequence[str]], Iterator[str]]] = {
     part.__name__: part for part in (keys, starts, takes, table, rows)
 }
-
-
-if __name__ == "__main__":
-    main()

@@ -48,7 +48,7 @@ def test_a_workflow_cannot_write_to_the_repository(workflow: Path) -> None:
             assert step["with"]["persist-credentials"] is False
 
 
-BY_BRANCH = "pypa/gh-action-pypi-publish@release/v1"  # as its own documents ask
+BY_BRANCH = "pypa/gh-action-pypi-publish@release/v1"  # the branch that its documents name
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)

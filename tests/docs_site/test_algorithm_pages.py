@@ -40,7 +40,7 @@ def text_of(page: Path) -> str:
 
 @pytest.mark.parametrize("page", ALL, ids=name_of)
 def test_the_generated_parts_of_a_page_are_as_the_code_has_them(page: Path) -> None:
-    fix = "run `python -m docs_site.algorithm_pages`"
+    fix = "run `python -m docs_site`"
     assert filled(text_of(page)) == text_of(page), fix
 
 
