@@ -26,6 +26,7 @@ from slm_lab.spec.net import NETS
 from slm_lab.spec.optim import LossSpec, OptimSpec, SchedulerSpec
 from slm_lab.spec.schema import MetaSpec, Spec
 from slm_lab.spec.search import split_search_key
+from slm_lab.spec.text import parse
 
 SHIPPED = list(packaged_specs())
 
@@ -143,7 +144,13 @@ def test_printed_commands_need_no_more_flags_than_the_env(file, name):
     assert (meta.max_session, meta.distributed) == (4, False)
 
 
-TEMPLATES = [(f, n) for f, n in SHIPPED if any(s.startswith("env=") for s in example_sets(f, n))]
+def takes_any_env(file: Path, name: str) -> bool:
+    """Whether a spec has a placeholder for its env, with a default (Atari) or without."""
+    text = (packaged_spec_dir() / file).read_text()
+    return bool(parse(text, is_json=file.suffix == ".json")[name]["env"]["name"] == "${env}")
+
+
+TEMPLATES = [(file, name) for file, name in SHIPPED if takes_any_env(file, name)]
 
 
 @pytest.mark.parametrize(("file", "name"), TEMPLATES, ids=lambda part: str(part))
@@ -154,6 +161,15 @@ def test_a_file_for_many_envs_takes_the_env_and_the_budget_as_flags(file, name):
 
 def test_the_files_for_many_envs_are_counted():
     assert len({file for file, _ in TEMPLATES}) >= 11
+
+
+def test_an_atari_spec_trains_on_pong_unless_told_otherwise():
+    """The documents print `run-remote ... ppo_atari.json ppo_atari search` without an env."""
+    atari = [(file, name) for file, name in SHIPPED if file.stem.endswith("_atari")]
+    assert len(atari) >= 9
+    for file, name in atari:
+        spec = load_spec(file, name)
+        assert (spec.env.name, spec.name) == ("ALE/Pong-v5", name)
 
 
 @pytest.mark.parametrize("file", sorted({file for file, _ in SHIPPED}), ids=str)
