@@ -8,7 +8,7 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c constraints.txt
 PEERS := .venv-peers
 TORCH_VENV := .venv-torch-$(TORCH)
 
-.PHONY: help demo test test-long test-torch torture check format docs bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard bench-playground clean
+.PHONY: help demo test test-long test-torch torture coverage check format docs bench bench-quick bench-ppo bench-off-policy bench-pong bench-checkpoint bench-dashboard bench-playground clean
 .DELETE_ON_ERROR:
 
 help: ## list these targets
@@ -21,7 +21,7 @@ test: $(VENV)/.installed-dev browser ## set up, then run every test
 	$(BIN)/python -m pytest
 
 test-long: $(VENV)/.installed-dev ## the tests that run on purpose only: searches, clusters, scores, every pair; hours
-	$(BIN)/python -m pytest -m "asynchronous or cluster or compatibility or long_learning or search_smoke"
+	$(BIN)/python -m pytest -m "asynchronous or cluster or compatibility or empty_install or long_learning or search_smoke"
 
 test-torch: $(TORCH_VENV)/.installed ## the agent's tests with another torch, TORCH=2.15.0, in an environment of its own
 	$(TORCH_VENV)/bin/python -c 'import torch; print("torch", torch.__version__)'
@@ -29,6 +29,12 @@ test-torch: $(TORCH_VENV)/.installed ## the agent's tests with another torch, TO
 
 torture: $(VENV)/.installed-dev ## attack everything for an hour, TORTURE="--seconds 600 --seed 1 --only kills,specs"
 	$(BIN)/python -m tests.torture $(TORTURE)
+
+coverage: $(VENV)/.installed-dev browser ## lines of slm_lab/ that the tests run, goal 92 %: half an hour, or COVERAGE=tests/spec for a part
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q $(COVERAGE)
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
 
 # For the tests of the dashboard, which are skipped without it: only where root may install it.
 .PHONY: browser
@@ -85,7 +91,7 @@ bench-playground: $(VENV)/.installed-dev ## MuJoCo Playground: frames per second
 	$(BIN)/python perf/playground_speed.py CartpoleBalance CheetahRun --train ppo_playground
 
 clean: ## remove environments and caches; results in data/ stay
-	rm -rf $(VENV) $(PEERS) .venv-torch-* build dist site .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .venv-torch-* build dist site .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: a set-up step runs again only when what it installs from has changed.
