@@ -7,6 +7,16 @@ The names in __init__.pyi are the public surface; anything else may move without
 imported when first used, so that looking at specs or results never waits for torch.
 """
 
+from typing import Any
+
 from slm_lab.lazy import names_of_stub
 
-__getattr__, __dir__, __all__ = names_of_stub(__name__, __file__)
+_find, __dir__, __all__ = names_of_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("slm-lab")
+    return _find(name)

@@ -23,3 +23,4 @@ from slm_lab.training.options import RunOptions as RunOptions
 from slm_lab.types import Metrics as Metrics, Spaces as Spaces, Transition as Transition
 
 __all__: list[str]
+__version__: str

@@ -13,13 +13,7 @@ def names_of_stub(
     module: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """`__getattr__`, `__dir__` and `__all__` of a module whose .pyi file imports its names."""
-    stub = ast.parse(Path(file).with_suffix(".pyi").read_text())
-    homes = {
-        name.name: str(node.module)
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom)
-        for name in node.names
-    }
+    homes = homes_of_stub(file)
 
     def find(name: str) -> Any:
         if name not in homes:
@@ -27,3 +21,14 @@ def names_of_stub(
         return getattr(import_module(homes[name]), name)
 
     return find, lambda: sorted(homes), sorted(homes)
+
+
+def homes_of_stub(file: str) -> dict[str, str]:
+    """The module of each name that the stub beside a module imports."""
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text())
+    return {
+        name.name: str(node.module)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -50,6 +51,10 @@ def test_the_public_names_are_these_and_each_exists():
     assert dir(slm_lab) == sorted(NAMES)
     for name in NAMES:
         assert getattr(slm_lab, name).__name__ == name
+
+
+def test_the_version_is_that_of_the_installed_package():
+    assert slm_lab.__version__ == importlib.metadata.version("slm-lab")
 
 
 def test_another_name_is_an_attribute_error():

@@ -44,11 +44,14 @@ class Viewer:
         self._window: pygame.Surface | None = None
         try:  # before training: a machine may have no screen
             pygame.display.init()
+            reason = _unseen(pygame.display.get_driver())
         except pygame.error as error:
+            reason = str(error)
+        if reason:
             raise EnvError(
-                f"--render: no window could be opened ({error}). Expected a display. Leave "
-                "--render out on a machine without one."
-            ) from error
+                f"--render: no window could be opened ({reason}). Expected a display. Leave "
+                "--render out on a machine without one; `slm-lab enjoy FOLDER --video` needs none."
+            )
 
     def after_step(self) -> None:
         self._steps += 1
@@ -75,6 +78,13 @@ class Viewer:
 
         pygame.display.quit()
         self._window = None
+
+
+def _unseen(driver: str) -> str:
+    """Why nobody sees what a driver of SDL draws, unless the user chose one that shows nothing:
+    without a display it takes such a driver by itself."""
+    chosen = os.environ.get("SDL_VIDEODRIVER") or os.environ.get("SDL_VIDEO_DRIVER")
+    return "no display was found" if driver in ("dummy", "offscreen") and not chosen else ""
 
 
 class OperatorProfiler:

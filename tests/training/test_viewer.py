@@ -50,10 +50,14 @@ def test_an_env_that_cannot_draw_says_so_once(make_spec, run_session, shown):
     assert len([text for text in said if "--render" in text]) == 1
 
 
+@pytest.mark.parametrize("driver", ["no such driver", None])
 def test_without_a_screen_the_flag_is_named_before_training_starts(
-    make_spec, run_session, monkeypatch
+    make_spec, run_session, monkeypatch, driver
 ):
-    monkeypatch.setenv("SDL_VIDEODRIVER", "no such driver")
+    for name in ("SDL_VIDEODRIVER", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    if driver:
+        monkeypatch.setenv("SDL_VIDEODRIVER", driver)
     spec = make_spec(env__name="CartPole-v1", env__max_frame=12)
     with pytest.raises(EnvError, match=r"--render: no window could be opened \(.+\)\. Expected"):
         run_session(spec, render=True)
