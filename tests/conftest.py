@@ -30,7 +30,14 @@ def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         yield
 
 
-ON_PURPOSE = ("asynchronous", "cluster", "compatibility", "empty_install", "long_learning", "search_smoke")
+ON_PURPOSE = (
+    "asynchronous",
+    "cluster",
+    "compatibility",
+    "empty_install",
+    "long_learning",
+    "search_smoke",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

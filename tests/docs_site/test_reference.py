@@ -125,7 +125,7 @@ def test_only_settings_are_said_to_be_read_from_a_dotenv_file() -> None:
 # Files of a run folder
 
 
-WORDS = {"NAME": r"[\w.+-]+", "LABEL": r"[\w.-]+", "NET": r"\w+", "Y": r"\w+", "X": r"\w+"}
+WORDS = {"LABEL": r"[\w.-]+", "NET": r"\w+", "Y": r"\w+", "X": r"\w+"}
 SAMPLES: dict[str, Any] = {
     "trial": 0,
     "session": 0,
@@ -139,13 +139,13 @@ SAMPLES: dict[str, Any] = {
 }
 
 
-def listed_files() -> list[re.Pattern[str]]:
-    """The files that the page lists; one that ends in `/` stands for all below it."""
+def listed_files(run: str) -> list[re.Pattern[str]]:
+    """The files that the page lists, of a run; one that ends in `/` stands for all below it."""
     rows = (REFERENCE / "run-folder.md").read_text().splitlines()
     cells = [row.split(" | ")[0] for row in rows if row.startswith("| `")]
     patterns = []
     for name in re.findall(r"`([^`]+)`", "\n".join(cells)):
-        pattern = re.sub(r"(?<=_[ts])0", r"\\d+", re.escape(name))
+        pattern = re.sub(r"(?<=_[ts])0", r"\\d+", re.escape(name.replace("NAME", run)))
         for word, meaning in WORDS.items():
             pattern = re.sub(rf"(?<![A-Z]){word}(?![A-Z])", meaning.replace("\\", r"\\"), pattern)
         patterns.append(re.compile(pattern + (".*" if name.endswith("/") else "")))
@@ -153,8 +153,8 @@ def listed_files() -> list[re.Pattern[str]]:
     return patterns
 
 
-def unlisted(names: Iterable[str]) -> list[str]:
-    patterns = listed_files()
+def unlisted(names: Iterable[str], run: str) -> list[str]:
+    patterns = listed_files(run)
     return [name for name in names if not any(p.fullmatch(name) for p in patterns)]
 
 
@@ -171,8 +171,8 @@ def test_every_path_of_a_run_stands_on_the_page(tmp_path: Path) -> None:
             names.append(path.relative_to(tmp_path).as_posix())
     names = [name for name in names if "." in name]  # others are folders
     assert len(names) > 30
-    assert unlisted(names) == []
-    assert unlisted(["demo_run_t0_spec.toml"]) != [], "the patterns are not that wide"
+    assert unlisted(names, layout.name) == []
+    assert unlisted(["demo_run_t0_spec.toml"], layout.name) != [], "the patterns are not that wide"
 
 
 def test_every_file_of_a_finished_run_stands_on_the_page(run_session: Any, make_spec: Any) -> None:
@@ -180,4 +180,4 @@ def test_every_file_of_a_finished_run_stands_on_the_page(run_session: Any, make_
     folder = run_session.layout.predir
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     assert len(names) > 5
-    assert unlisted(names) == []
+    assert unlisted(names, run_session.layout.name) == []

@@ -118,6 +118,17 @@ for use in (
         print("is a link" in str(error))
 print(Path("secret").read_text())
 """
+PROCESS = """
+import multiprocessing
+from slm_lab.runs.child_process import block_stop_signals, start_process, unblock_stop_signals
+
+process = multiprocessing.get_context("spawn").Process(target=os.getpid)
+start_process(process)
+process.join()
+assert process.exitcode == 0
+block_stop_signals()
+unblock_stop_signals()
+"""
 DISTRIBUTED = """
 from slm_lab.spec import SpecError, load_spec
 from slm_lab.training.executors.local import shared_nets
@@ -141,6 +152,6 @@ def test_every_module_is_imported_and_training_replay_and_sharing_work(tmp_path:
 
 
 def test_no_link_is_followed_and_only_distributed_training_is_refused(tmp_path: Path) -> None:
-    *links, secret, refusal = on_windows(LINKS + DISTRIBUTED, tmp_path).splitlines()
+    *links, secret, refusal = on_windows(LINKS + PROCESS + DISTRIBUTED, tmp_path).splitlines()
     assert (links, secret) == (["True"] * 4, "secret")
     assert "meta.distributed: found `synced`; this system has no locks" in refusal
