@@ -15,6 +15,7 @@ from typing import Any
 
 import slm_lab
 from slm_lab import extend
+from slm_lab.lazy import homes_of_stub
 
 INTRODUCTION = """\
 # Python API
@@ -56,32 +57,38 @@ INDENT = " " * 4
 
 def page() -> str:
     """The page: the names of `slm_lab` by topic, then those of `slm_lab.extend` by package."""
+    homes, own = homes_of_stub(slm_lab.__file__), homes_of_stub(extend.__file__)
     listed = [name for names in GROUPS.values() for name in names.split()]
-    if sorted(listed) != sorted(slm_lab.__all__):
-        differ = {*listed} ^ {*slm_lab.__all__}
-        raise ValueError(f"GROUPS does not list each name of slm_lab once: {sorted(differ)}")
+    if sorted(listed) != sorted(homes):
+        raise ValueError(f"GROUPS does not list once each of {sorted({*listed} ^ {*homes})}")
     lines = [INTRODUCTION]
     for title, names in GROUPS.items():
         lines.append(f"## {title}\n")
         for name in names.split():
-            lines += entry(name, slm_lab._HOME[name])
+            lines += entry(name, homes[name])
     lines.append(f"## {EXTEND}\n")
     lines.append(f"{inspect.getdoc(extend)}\n")
     for package, title in EXTENSIONS.items():
-        homes = [home for home in extend._HOMES if f"{home}.".startswith(f"{package}.")]
         lines.append(f"### {title}\n")
-        for home in sorted(homes):
-            for name in sorted(extend._HOMES[home].split(), key=str.lower):
-                if name in slm_lab.__all__:
-                    lines.append(f"`{name}` stands [above](#{name.lower()}).\n")
-                else:
-                    lines += entry(name, home, "####")
+        inside = [name for name, home in own.items() if _is_below(home, f"slm_lab.{package}")]
+        for name in sorted(inside, key=lambda name: (own[name], name.lower())):
+            if name in homes:
+                lines.append(f"`{name}` stands [above](#{name.lower()}).\n")
+            else:
+                lines += entry(name, own[name], "####")
+    packages = [f"slm_lab.{package}" for package in EXTENSIONS]
+    if lost := [n for n, home in own.items() if not any(_is_below(home, p) for p in packages)]:
+        raise ValueError(f"EXTENSIONS has no place for {lost}")
     return "\n".join(lines)
+
+
+def _is_below(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.")
 
 
 def entry(name: str, home: str, heading: str = "###") -> Iterator[str]:
     """A name with its signature, its docstring and, of a class, its public members."""
-    module = import_module(f"slm_lab.{home}")
+    module = import_module(home)
     thing = getattr(module, name)
     yield f"{heading} {name}\n"
     if inspect.isclass(thing):

@@ -17,11 +17,13 @@ from docs_site import python_page
 from docs_site.__main__ import PAGES
 from slm_lab import extend
 from slm_lab.cli.main import COMMANDS, GROUPS, SETTINGS
+from slm_lab.lazy import homes_of_stub
 from slm_lab.runs.layout import RunLayout
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-PUBLIC = [(f"slm_lab.{home}", name) for name, home in (slm_lab._HOME | extend._HOME).items()]
+HOMES = homes_of_stub(slm_lab.__file__) | homes_of_stub(extend.__file__)
+PUBLIC = [(home, name) for name, home in HOMES.items()]
 
 
 # The pages that are made from the code
