@@ -29,15 +29,7 @@ from slm_lab.spec.algorithm.base import (
 from slm_lab.spec.block import Block, Findings, Key, build_block, shown
 from slm_lab.spec.error import SpecError, did_you_mean
 from slm_lab.spec.memory import MEMORIES, SIL_KEYS, MemoryInfo, MemorySpec
-from slm_lab.spec.net import (
-    EARLIER_KEYS,
-    HEAD_STD_KEYS,
-    NETS,
-    POLYAK,
-    REPLACE,
-    TARGET_KEYS,
-    NetSpec,
-)
+from slm_lab.spec.net import HEAD_STD_KEYS, NETS, POLYAK, REPLACE, TARGET_KEYS, NetSpec
 from slm_lab.spec.optim import LossSpec, OptimSpec, SchedulerSpec
 from slm_lab.spec.own_class import (
     check_arguments,
@@ -116,8 +108,6 @@ def with_defaults(given: Mapping[str, Any], origin: SpecOrigin | None = None) ->
     if tree.get("meta") is None:
         tree["meta"] = {}
     agent, env = _mapping(tree.get("agent")), _mapping(tree.get("env"))
-    for block in ("net", "critic_net"):
-        _rename_earlier(_mapping(agent.get(block)))
     meta: Any = tree["meta"]
     budget: Any = env.get("max_frame")
     has_budget = isinstance(budget, int | float) and budget > 0
@@ -146,13 +136,6 @@ def with_defaults(given: Mapping[str, Any], origin: SpecOrigin | None = None) ->
     kind, net = memory.kind if memory else None, _mapping(agent["net"])
     fill_schedules_apart(info.spec_class, agent["algorithm"], kind, env, net)
     return tree
-
-
-def _rename_earlier(net: Tree) -> None:
-    """Read a key under its earlier name; one that is given twice is left to be refused."""
-    for earlier, key in EARLIER_KEYS.items():
-        if earlier in net and key not in net:
-            net[key] = net.pop(earlier)
 
 
 def _mapping(value: Any) -> Tree:

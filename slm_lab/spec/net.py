@@ -52,6 +52,15 @@ EARLIER_KEYS = {"actor_out_init_std": "actor_init_std"}
 """Earlier names of keys, which are read as the present ones."""
 
 
+def rename_earlier_keys(agent: Any) -> None:
+    """Rename keys of nets that have an earlier name; one that is given twice is left as it is."""
+    for block in ("net", "critic_net") if isinstance(agent, dict) else ():
+        net = agent.get(block)
+        for earlier, key in EARLIER_KEYS.items() if isinstance(net, dict) else ():
+            if earlier in net and key not in net:
+                net[key] = net.pop(earlier)
+
+
 def _activation(value: object) -> str:
     folded = value.lower().replace("_", "") if isinstance(value, str) else ""
     if folded not in ACTIVATIONS:

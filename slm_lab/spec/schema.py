@@ -36,6 +36,7 @@ from slm_lab.spec.callback import CallbackSpec, build_callbacks, check_search_ke
 from slm_lab.spec.compatibility import problems_of
 from slm_lab.spec.env import EnvSpec, current_env_id, key_complaint
 from slm_lab.spec.error import Problem, SpecError, did_you_mean
+from slm_lab.spec.net import rename_earlier_keys
 from slm_lab.spec.search import check_search, flatten, split_search_key
 from slm_lab.spec.text import TextError, check_json
 from slm_lab.spec.tree import plain, write_value
@@ -277,6 +278,7 @@ def build_spec(
         check_json(given)
     except TextError as error:
         raise SpecError([Problem("", str(error))], source or name) from None
+    rename_earlier_keys(given.get("agent"))
     spec = _build(given, name, findings)
     if findings.problems or spec is None:
         raise SpecError(findings.problems, source or name)
