@@ -3,9 +3,8 @@
 envpool resets an ended env on the next step, whose action it ignores. Here the ended envs are reset
 within the same call, so that the next episode begins at once and no action is lost.
 
-envpool cannot save a running episode (`restorable` is False, a resumed run begins new episodes),
-render without a display, or report an episode that terminates on the step of its time limit as
-terminated (it is truncated).
+envpool cannot save a running episode (`restorable` is False, a resumed run begins new episodes) or
+report an episode that terminates on the step of its time limit as terminated (it is truncated).
 
 The DM Control names of `playground/` are envpool's port of dm_control, the robots its port of
 MuJoCo Playground itself; both are for machines without a CUDA device. One decision is
@@ -14,8 +13,11 @@ MuJoCo Playground itself; both are for machines without a CUDA device. One decis
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -28,12 +30,21 @@ import numpy as np
 from slm_lab.env.error import EnvError
 from slm_lab.env.playground import Task, action_repeat, find_task
 from slm_lab.env.space import ObsCodec, Parts, action_codec, obs_codec, vector_codec
-from slm_lab.env.vector import VectorEnv, check_batch, spawn_streams
+from slm_lab.env.vector import VectorEnv, check_batch, grid, spawn_streams
 from slm_lab.spec.env import EnvSpec
 from slm_lab.types import Rows, Transition, on_host
 
 # Where the model files lie under envpool's `base_path`.
 _MODELS = {True: "mujoco/playground/assets", False: "mujoco/assets_dmc"}
+
+# What envpool is asked for where somebody watches; its models keep their textures then.
+PICTURE: dict[str, Any] = {
+    "render_mode": "rgb_array",
+    "render_width": 480,
+    "render_height": 360,
+}
+
+FOLLOWING, STANDING = 0, -1  # cameras: the first of a model, which follows what moves; none of it
 
 # Keys of `env.kwargs` that only the JAX back-end knows, and why this one cannot.
 _NOT_HERE = {
@@ -52,6 +63,7 @@ class Pool(Protocol):
     def action_space(self) -> Any: ...
     def reset(self, env_id: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]: ...
     def step(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]: ...
+    def render(self, env_ids: np.ndarray, camera_id: int) -> np.ndarray: ...
     def close(self) -> None: ...
 
 
@@ -112,9 +124,10 @@ class EnvpoolVectorEnv(VectorEnv):
         *,
         codec: ObsCodec | None = None,
         privileged: int = 0,
+        draws: bool = False,
     ) -> None:
         """`codec` replaces the layout of observations that space.py would choose."""
-        self._pool = pool
+        self._pool, self._draws = pool, draws
         with warnings.catch_warnings():
             # envpool states the bounds of float32 boxes in float64; gymnasium warns of the cast.
             warnings.filterwarnings("ignore", message=".*precision lowered.*")
@@ -147,6 +160,15 @@ class EnvpoolVectorEnv(VectorEnv):
             self._begin_episodes(ended)
         return Transition(self.obs, next_obs, self._reward, terminated, truncated, episode_end)
 
+    def render(self) -> np.ndarray | None:
+        if not self._draws:
+            return None
+        slots = np.arange(self.num_envs, dtype=np.int32)
+        try:
+            return grid(self._pool.render(slots, FOLLOWING))
+        except IndexError:  # a model without a camera of its own
+            return grid(self._pool.render(slots, STANDING))
+
     def close(self) -> None:
         self._pool.close()
 
@@ -162,7 +184,7 @@ class EnvpoolVectorEnv(VectorEnv):
         self.obs[info["env_id"]] = first_obs
 
 
-def make_playground_pool(spec: EnvSpec, *, seed: int) -> EnvpoolVectorEnv:
+def make_playground_pool(spec: EnvSpec, *, seed: int, render: bool = False) -> EnvpoolVectorEnv:
     """`env.kwargs` are envpool's, except for `action_repeat`, which overrides the task's."""
     task, options = find_task(spec.name), dict(spec.kwargs)
     for key in options:
@@ -178,14 +200,44 @@ def make_playground_pool(spec: EnvSpec, *, seed: int) -> EnvpoolVectorEnv:
     options["max_episode_steps"] = (
         task.episode_length if spec.max_t is None else spec.max_t * repeat
     )
-    with tempfile.TemporaryDirectory(prefix="slm_lab_models_") as folder:
-        models = _MODELS[task.needs_menagerie]
-        copy_without_textures(Path(config["base_path"], models), Path(folder, models))
-        # Models are read only while the pool is made.
-        pool = make_pool(task.pool_id, spec, {"base_path": folder, **options}, seed=seed)
+    if render:
+        draw_without_a_window()
+        pool = make_pool(task.pool_id, spec, PICTURE | options, seed=seed)
+    else:
+        with tempfile.TemporaryDirectory(prefix="slm_lab_models_") as folder:
+            models = _MODELS[task.needs_menagerie]
+            copy_without_textures(Path(config["base_path"], models), Path(folder, models))
+            # Models are read only while the pool is made.
+            pool = make_pool(task.pool_id, spec, {"base_path": folder, **options}, seed=seed)
     codec, extra = _layout(task, pool.observation_space, privileged=spec.privileged)
     repeating = RepeatingPool(pool, repeat) if repeat > 1 else pool
-    return EnvpoolVectorEnv(repeating, spec.num_envs, seed, codec=codec, privileged=extra)
+    layout: dict[str, Any] = {"codec": codec, "privileged": extra}
+    return EnvpoolVectorEnv(repeating, spec.num_envs, seed, draws=render, **layout)
+
+
+@functools.cache
+def draw_without_a_window() -> object:
+    """Open MuJoCo's offscreen context of OpenGL in this thread, for a pool to draw in.
+
+    envpool opens none of its own but on Windows, and ends the process where there is none. The
+    context is kept, because it is lost with its last reference. `MUJOCO_GL` chooses its kind, as
+    for MuJoCo's own renderer; without it no display is asked for.
+    """
+    kind = os.environ.get("MUJOCO_GL") or ("egl" if sys.platform == "linux" else "")
+    try:
+        if kind == "glfw" and sys.platform == "linux" and "DISPLAY" not in os.environ:
+            raise OSError("MUJOCO_GL=glfw needs a display")
+        place = f"mujoco.{kind}" if kind in ("egl", "osmesa") else "mujoco"
+        make = importlib.import_module(place).GLContext
+        context: object = make(PICTURE["render_width"], PICTURE["render_height"])
+        context.make_current()  # type: ignore[attr-defined]
+    except Exception as error:  # missing packages and libraries, drivers: each raises its own
+        raise EnvError(
+            f"--video, --render: MuJoCo cannot draw here ({type(error).__name__}: {error}). It "
+            "needs `pip install 'slm-lab[mujoco]'` and a library of OpenGL: `apt-get install "
+            "libegl1`, or libosmesa6 and MUJOCO_GL=osmesa."
+        ) from error
+    return context
 
 
 class RepeatingPool:
@@ -199,7 +251,7 @@ class RepeatingPool:
         self._pool = pool
         self._times = times
         self.observation_space, self.action_space = pool.observation_space, pool.action_space
-        self.reset, self.close = pool.reset, pool.close
+        self.reset, self.render, self.close = pool.reset, pool.render, pool.close
 
     def step(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self._pool.step(action)

@@ -43,8 +43,9 @@ def make_env(
 ) -> VectorEnv:
     """Make the batch; all random streams (one per env, one for random actions) come from `seed`.
 
-    With `render`, `VectorEnv.render()` gives pictures; Gymnasium in this process replaces envpool,
-    which has none, and worker processes. `cores` may be kept busy; by default all of the machine.
+    With `render`, `VectorEnv.render()` gives pictures; Gymnasium in this process replaces envpool
+    and worker processes, but for `playground/`, which envpool draws. `cores` may be kept busy; by
+    default all of the machine.
     """
     backend = choose_backend(spec, render=render)
     env: VectorEnv
@@ -55,8 +56,10 @@ def make_env(
 
         env = PlaygroundVectorEnv(spec, seed=seed)
     elif backend == "envpool":
-        make = make_playground_pool if spec.name.startswith(PREFIX) else make_envpool
-        env = make(spec, seed=seed)
+        if spec.name.startswith(PREFIX):
+            env = make_playground_pool(spec, seed=seed, render=render)
+        else:
+            env = make_envpool(spec, seed=seed)
     elif backend == "subprocess":
         env = SubprocessVectorEnv(spec, seed=seed, cores=cores)
     else:

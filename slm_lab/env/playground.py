@@ -26,7 +26,8 @@ class Task:
 
     `parts` names what envpool's observation consists of, in Playground's order; none means a plain
     array, or a dict of `state` and `privileged_state`. Parts in `backwards` have their columns the
-    other way. `episode_length` counts control steps, of which a decision takes `action_repeat`.
+    other way. `episode_length` counts control steps, of which a decision takes `action_repeat`; a
+    control step lasts `control_seconds`.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Task:
     _: KW_ONLY
     episode_length: int = 1000
     action_repeat: int = 1
+    control_seconds: float = 0.02
     backwards: tuple[str, ...] = ()
     port: str | None = None  # envpool's name of a DM Control task, where it is another
 
@@ -58,33 +60,33 @@ _WALKER = ("orientations", "height", "velocity")
 # config says 1; SLM Lab's published score was reached with 4, and so was Playground's own setting
 # meant (RL config of the misspelt `PendulumSwingUp`). Its angle is (cos, sin) in dm_control.
 _TASKS = (
-    Task("AcrobotSwingup", ("orientations", "velocity")),
-    Task("AcrobotSwingupSparse", ("orientations", "velocity")),
+    Task("AcrobotSwingup", ("orientations", "velocity"), control_seconds=0.01),
+    Task("AcrobotSwingupSparse", ("orientations", "velocity"), control_seconds=0.01),
     Task("BallInCup", _POSITION_VELOCITY, port="BallInCupCatch"),
-    Task("CartpoleBalance", _POSITION_VELOCITY),
-    Task("CartpoleBalanceSparse", _POSITION_VELOCITY),
-    Task("CartpoleSwingup", _POSITION_VELOCITY),
-    Task("CartpoleSwingupSparse", _POSITION_VELOCITY),
-    Task("CheetahRun", _POSITION_VELOCITY),
+    Task("CartpoleBalance", _POSITION_VELOCITY, control_seconds=0.01),
+    Task("CartpoleBalanceSparse", _POSITION_VELOCITY, control_seconds=0.01),
+    Task("CartpoleSwingup", _POSITION_VELOCITY, control_seconds=0.01),
+    Task("CartpoleSwingupSparse", _POSITION_VELOCITY, control_seconds=0.01),
+    Task("CheetahRun", _POSITION_VELOCITY, control_seconds=0.01),
     Task("FingerSpin", _FINGER),
     Task("FingerTurnEasy", _FINGER_TURN),
     Task("FingerTurnHard", _FINGER_TURN),
-    Task("FishSwim", ("upright", "joint_angles", "target", "velocity")),
+    Task("FishSwim", ("upright", "joint_angles", "target", "velocity"), control_seconds=0.04),
     Task("HopperHop", _FINGER),
     Task("HopperStand", _FINGER),
-    Task("HumanoidRun", _HUMANOID),
-    Task("HumanoidStand", _HUMANOID),
-    Task("HumanoidWalk", _HUMANOID),
+    Task("HumanoidRun", _HUMANOID, control_seconds=0.025),
+    Task("HumanoidStand", _HUMANOID, control_seconds=0.025),
+    Task("HumanoidWalk", _HUMANOID, control_seconds=0.025),
     Task(
         "PendulumSwingup", ("orientation", "velocity"), action_repeat=4, backwards=("orientation",)
     ),
     Task("PointMass", _POSITION_VELOCITY, port="PointMassEasy"),
     Task("ReacherEasy", ("position", "to_target", "velocity")),
     Task("ReacherHard", ("position", "to_target", "velocity")),
-    Task("SwimmerSwimmer6", ("joints", "to_target", "body_velocities")),
-    Task("WalkerRun", _WALKER),
-    Task("WalkerStand", _WALKER),
-    Task("WalkerWalk", _WALKER),
+    Task("SwimmerSwimmer6", ("joints", "to_target", "body_velocities"), control_seconds=0.03),
+    Task("WalkerRun", _WALKER, control_seconds=0.025),
+    Task("WalkerStand", _WALKER, control_seconds=0.025),
+    Task("WalkerWalk", _WALKER, control_seconds=0.025),
     Task("ApolloJoystickFlatTerrain"),
     Task("BarkourJoystick"),
     Task("BerkeleyHumanoidJoystickFlatTerrain"),
@@ -104,16 +106,16 @@ _TASKS = (
     Task("SpotJoystickGaitTracking"),
     Task("T1JoystickFlatTerrain"),
     Task("T1JoystickRoughTerrain"),
-    Task("AeroCubeRotateZAxis", episode_length=500),
+    Task("AeroCubeRotateZAxis", episode_length=500, control_seconds=0.05),
     Task("AlohaHandOver", episode_length=250),
-    Task("AlohaSinglePegInsertion", action_repeat=2),
-    Task("LeapCubeReorient"),
-    Task("LeapCubeRotateZAxis", episode_length=500),
+    Task("AlohaSinglePegInsertion", action_repeat=2, control_seconds=0.0025),
+    Task("LeapCubeReorient", control_seconds=0.05),
+    Task("LeapCubeRotateZAxis", episode_length=500, control_seconds=0.05),
     Task("PandaOpenCabinet", episode_length=150),
     Task("PandaPickCube", episode_length=150),
-    Task("PandaPickCubeCartesian", episode_length=200),
+    Task("PandaPickCubeCartesian", episode_length=200, control_seconds=0.05),
     Task("PandaPickCubeOrientation", episode_length=150),
-    Task("PandaRobotiqPushCube", episode_length=3000, action_repeat=4),
+    Task("PandaRobotiqPushCube", episode_length=3000, action_repeat=4, control_seconds=0.005),
 )
 TASKS = {task.name: task for task in _TASKS}
 

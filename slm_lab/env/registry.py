@@ -15,7 +15,7 @@ import gymnasium as gym
 from loguru import logger
 
 from slm_lab.env.error import EnvError
-from slm_lab.env.playground import PREFIX, find_task
+from slm_lab.env.playground import PREFIX, action_repeat, find_task
 from slm_lab.spec.env import GIVEN, EnvSpec, WrapperSpec
 from slm_lab.spec.own_class import import_object
 from slm_lab.spec.trust import SpecOrigin, import_named_module, module_of
@@ -99,7 +99,10 @@ def _wrapped(
 
 def render_fps(spec: EnvSpec) -> float:
     """Frames per second that show the env in real time; 30 where it does not say."""
-    if spec.name.startswith((PREFIX, "ALE/")):  # `env.kwargs` are those of a batch of envs
+    if spec.name.startswith(PREFIX):
+        task = find_task(spec.name)
+        return 1 / (task.control_seconds * action_repeat(task, dict(spec.kwargs)))
+    if spec.name.startswith("ALE/"):  # `env.kwargs` are those of a batch of envs
         return 30.0
     env = make_gymnasium_env(spec, find_registered(spec))
     env.close()

@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 
 from slm_lab.env import EnvError, make_env
-from slm_lab.env.envpool_backend import EnvpoolVectorEnv, RepeatingPool, copy_without_textures
+from slm_lab.env.envpool_backend import (
+    EnvpoolVectorEnv,
+    RepeatingPool,
+    copy_without_textures,
+    draw_without_a_window,
+)
 from slm_lab.env.make import choose_backend
 from slm_lab.env.playground import TASKS
+from slm_lab.env.registry import render_fps
 from slm_lab.env.vector import spawn_streams
 
 pytest.importorskip("envpool")
@@ -226,6 +232,57 @@ def test_leaving_out_textures_changes_no_number(env_spec):
     for _ in range(50):
         action = env.sample_action()
         assert np.array_equal(env.step(action).next_obs, whole.step(action).next_obs)
+
+
+@pytest.fixture(scope="module")
+def drawing():
+    """Skipped where there is no OpenGL."""
+    try:
+        draw_without_a_window()
+    except EnvError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", ["CheetahRun", "PandaPickCube"])  # with a camera, without one
+def test_a_watched_env_is_drawn_and_gives_the_same_numbers(env_spec, drawing, name):
+    spec = env_spec(f"playground/{name}", num_envs=2)
+    watched, other = (make_env(spec, seed=0, render=render) for render in (True, False))
+    action = watched.sample_action()
+    np.testing.assert_array_equal(watched.reset(), other.reset())
+    before = watched.render()
+    assert before is not None
+    assert before.shape == (360, 960, 3), "side by side"
+    assert before.std() > 10, "not a blank picture"
+    assert other.render() is None
+    for _ in range(20):
+        np.testing.assert_array_equal(watched.step(action).obs, other.step(action).obs)
+    assert (watched.render() != before).any()
+    watched.close()
+    other.close()
+
+
+def test_where_mujoco_cannot_draw_the_error_says_what_is_missing(monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    with pytest.raises(EnvError, match=r"--video, --render: .*needs a display.*libegl1"):
+        draw_without_a_window.__wrapped__()
+
+
+def test_a_video_is_as_fast_as_the_robot(env_spec):
+    """One decision of PendulumSwingup is 4 control steps of 20 ms."""
+    assert render_fps(env_spec("playground/PendulumSwingup")) == pytest.approx(12.5)
+    assert render_fps(env_spec("playground/PendulumSwingup", action_repeat=1)) == pytest.approx(50)
+    assert render_fps(env_spec("playground/CheetahRun")) == pytest.approx(100)
+
+
+def test_the_seconds_of_a_control_step_are_those_of_the_robots_configs():
+    import envpool
+
+    configs = {task: envpool.make_spec(task.pool_id).config._asdict() for task in TASKS.values()}
+    robots = [task for task, config in configs.items() if "ctrl_dt" in config]
+    assert len(robots) > 20
+    for task in robots:
+        assert configs[task]["ctrl_dt"] == pytest.approx(task.control_seconds), task.name
 
 
 def test_a_bare_model_keeps_the_names_that_materials_use(tmp_path):
