@@ -20,9 +20,9 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from xml.etree import ElementTree
 
 import numpy as np
@@ -54,6 +54,10 @@ _NOT_HERE = {
 }
 
 
+Draw = Callable[[np.ndarray, int], np.ndarray]
+"""(numbers of envs, camera) -> pictures [B, H, W, 3]."""
+
+
 class Pool(Protocol):
     """The part of envpool's API that is used here; the spaces are those of a single env."""
 
@@ -63,7 +67,6 @@ class Pool(Protocol):
     def action_space(self) -> Any: ...
     def reset(self, env_id: np.ndarray | None = None) -> tuple[Any, dict[str, Any]]: ...
     def step(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]: ...
-    def render(self, env_ids: np.ndarray, camera_id: int) -> np.ndarray: ...
     def close(self) -> None: ...
 
 
@@ -124,10 +127,10 @@ class EnvpoolVectorEnv(VectorEnv):
         *,
         codec: ObsCodec | None = None,
         privileged: int = 0,
-        draws: bool = False,
+        draw: Draw | None = None,
     ) -> None:
         """`codec` replaces the layout of observations that space.py would choose."""
-        self._pool, self._draws = pool, draws
+        self._pool, self._draw = pool, draw
         with warnings.catch_warnings():
             # envpool states the bounds of float32 boxes in float64; gymnasium warns of the cast.
             warnings.filterwarnings("ignore", message=".*precision lowered.*")
@@ -161,13 +164,13 @@ class EnvpoolVectorEnv(VectorEnv):
         return Transition(self.obs, next_obs, self._reward, terminated, truncated, episode_end)
 
     def render(self) -> np.ndarray | None:
-        if not self._draws:
+        if self._draw is None:
             return None
         slots = np.arange(self.num_envs, dtype=np.int32)
         try:
-            return grid(self._pool.render(slots, FOLLOWING))
+            return grid(self._draw(slots, FOLLOWING))
         except IndexError:  # a model without a camera of its own
-            return grid(self._pool.render(slots, STANDING))
+            return grid(self._draw(slots, STANDING))
 
     def close(self) -> None:
         self._pool.close()
@@ -211,8 +214,9 @@ def make_playground_pool(spec: EnvSpec, *, seed: int, render: bool = False) -> E
             pool = make_pool(task.pool_id, spec, {"base_path": folder, **options}, seed=seed)
     codec, extra = _layout(task, pool.observation_space, privileged=spec.privileged)
     repeating = RepeatingPool(pool, repeat) if repeat > 1 else pool
+    draw: Draw | None = cast(Any, pool).render if render else None
     layout: dict[str, Any] = {"codec": codec, "privileged": extra}
-    return EnvpoolVectorEnv(repeating, spec.num_envs, seed, draws=render, **layout)
+    return EnvpoolVectorEnv(repeating, spec.num_envs, seed, draw=draw, **layout)
 
 
 @functools.cache
@@ -251,7 +255,7 @@ class RepeatingPool:
         self._pool = pool
         self._times = times
         self.observation_space, self.action_space = pool.observation_space, pool.action_space
-        self.reset, self.render, self.close = pool.reset, pool.render, pool.close
+        self.reset, self.close = pool.reset, pool.close
 
     def step(self, action: np.ndarray) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self._pool.step(action)
