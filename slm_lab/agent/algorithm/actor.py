@@ -29,8 +29,7 @@ from slm_lab.agent.learning.learner import NetState, State
 from slm_lab.agent.net.mlp import DuelingMLPNet, MLPNet
 from slm_lab.agent.net.noisy import NoisyLinear
 from slm_lab.agent.net.rows import FORBIDDEN, NumpyPolicy, RowNet, draw_allowed
-from slm_lab.spec.algorithm.dqn import DQNSpec
-from slm_lab.spec.algorithm.sarsa import SARSASpec
+from slm_lab.spec.algorithm.dqn import ValueBasedSpec
 
 Heads = Sequence[Tensor]
 NumpyNoise = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -188,7 +187,7 @@ class QExploration(Choice):
 
     def __init__(
         self,
-        spec: DQNSpec | SARSASpec,
+        spec: ValueBasedSpec,
         setup: Setup,
         q_value: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
