@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -81,14 +81,19 @@ _MEMORIES |= {"SIL": _PAST, "PPOSIL": _PAST}
 _POLYAK = {"update_type": "polyak", "polyak_coef": 0.05}
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _probes() -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _probes() -> Iterator[None]:
     """The probes, and as `steered/<Name>-v0` those of two actions with one number, whose sign
-    chooses."""
+    chooses. These are unknown again afterwards: what a process has registered itself is carried to
+    the sessions that it starts."""
     register_probes()
-    for probe in PROBES:
-        if isinstance(probe().action_space, gym.spaces.Discrete):
-            gym.register(f"steered/{probe.__name__}-v0", entry_point=partial(_steered, probe))
+    discrete = [p for p in PROBES if isinstance(p().action_space, gym.spaces.Discrete)]
+    steered = {f"steered/{probe.__name__}-v0": partial(_steered, probe) for probe in discrete}
+    for name, make in steered.items():
+        gym.register(name, entry_point=make)
+    yield
+    for name in steered:
+        del gym.registry[name]
 
 
 def _steered(probe: type[Probe], **keys: Any) -> gym.Env[Any, Any]:
