@@ -7,7 +7,9 @@ finds, and may be seconds behind.
 
 from __future__ import annotations
 
+import math
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -24,6 +26,7 @@ from slm_lab.search.worker import SearchJob, TrialWorker
 from slm_lab.spec import SpecError
 
 GIVE_UP_AFTER = 3  # trials that fail before any trial has a score: the rest would fail as well
+LOOK_SECONDS = 5.0  # between two looks at how many trials the nodes have room for
 RESTARTS = 1  # of a trial whose process or node dies, from its checkpoint
 
 
@@ -182,15 +185,24 @@ def _tuner(state: SearchState, job: SearchJob, layout: RunLayout) -> Any:
 
 
 class _TrialSource(Searcher):  # type: ignore[misc]  # ray publishes no types
-    """Gives Tune the next trial, and hears from it that one is over."""
+    """Gives Tune as many trials as run at once and one that waits, and hears that one is over.
+
+    More would be drawn before the sampler has learned from those that run.
+    """
 
     def __init__(self, state: SearchState) -> None:
         super().__init__(metric="score", mode="max")
         self._state = state
         self._unfinished = state.unfinished()
         self._trial_of: dict[str, int] = {}
+        self._at_once, self._look_at = 0, -math.inf
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str:
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        if time.monotonic() >= self._look_at:  # nodes come and go
+            self._at_once = ray_setup.trials_at_once(self._state.plan)
+            self._look_at = time.monotonic() + LOOK_SECONDS
+        if len(self._trial_of) > self._at_once:
+            return None
         trial = self._unfinished.pop(0) if self._unfinished else self._state.new_trial()
         if trial is None:
             return str(Searcher.FINISHED)
@@ -202,7 +214,7 @@ class _TrialSource(Searcher):  # type: ignore[misc]  # ray publishes no types
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        self._state.conclude(self._trial_of[trial_id], None if error else result)
+        self._state.conclude(self._trial_of.pop(trial_id), None if error else result)
 
     def save(self, checkpoint_path: str) -> None:
         """Save nothing: the journal has it all."""

@@ -32,6 +32,7 @@ os.environ |= {
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_MAX_PENDING_TRIALS_PG": "10000",  # else one process starts after the other
     "TUNE_WARN_THRESHOLD_S": "60",
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "60",
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -114,6 +115,17 @@ def trial_resources(plan: SearchPlan) -> dict[str, float]:
         wanted["gpu"] = plan.gpu
     _check_fit(wanted, nodes)
     return wanted
+
+
+def trials_at_once(plan: SearchPlan) -> int:
+    """How many trials the nodes have room for, at least one; none is split between two nodes."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    wanted = {"CPU": plan.cpu, "GPU": plan.gpu if any(node.get("GPU") for node in nodes) else 0}
+    room = (
+        min(node.get(name, 0) // amount for name, amount in wanted.items() if amount)
+        for node in nodes
+    )
+    return max(1, int(sum(room)))
 
 
 @contextmanager

@@ -12,7 +12,8 @@ pytest.importorskip("ray", reason="the extra `search` is not installed")
 
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.search_journal import TrialRecord, TrialReport
-from slm_lab.search.engine import ReplayableAsha, SearchState
+from slm_lab.search import ray_setup
+from slm_lab.search.engine import ReplayableAsha, SearchState, _TrialSource
 from slm_lab.search.plan import plan_search
 from slm_lab.search.run import SearchReporter
 from slm_lab.spec import Spec, spec_from_dict
@@ -111,6 +112,32 @@ def test_a_search_read_again_goes_on_with_the_unfinished_and_then_with_the_next(
     assert again.new_trial() == 3
     assert first.new_trial() == 3
     assert again.journal.records[3].values == first.journal.records[3].values
+
+
+def test_as_many_trials_as_run_at_once_are_drawn_and_one_that_waits(make_search, monkeypatch):
+    """So all processes start together, and the sampler draws no further ahead than it must."""
+    monkeypatch.setattr(ray_setup, "trials_at_once", lambda plan: 2)
+    state = make_search()
+    state.replay()
+    source = _TrialSource(state)
+    drawn = [source.suggest(name) for name in "abcd"]
+    assert [None if each is None else each["trial"] for each in drawn] == [0, 1, 2, None]
+    source.on_trial_complete("b", result(400, 12.0))
+    assert source.suggest("d")["trial"] == 3
+    assert source.suggest("e") is None
+
+
+def test_trials_are_counted_by_the_room_of_each_node(make_search, monkeypatch):
+    def room(plan, *nodes):
+        alive = [{"Alive": True, "Resources": node} for node in nodes]
+        gone = {"Alive": False, "Resources": {"CPU": 64}}
+        monkeypatch.setattr(ray_setup.ray, "nodes", lambda: [*alive, gone])
+        return ray_setup.trials_at_once(plan)
+
+    plan = make_search(meta__search_resources={"cpu": 2, "gpu": 0.5}).plan
+    assert room(plan, {"CPU": 3}, {"CPU": 5}) == 1 + 2, "no GPU anywhere: none is asked for"
+    assert room(plan, {"CPU": 8, "GPU": 1}, {"CPU": 8}) == 2
+    assert room(plan, {"CPU": 1}) == 1
 
 
 @pytest.mark.parametrize(
