@@ -24,6 +24,7 @@ from slm_lab.agent.algorithm.nets import (
     make_q_net as make_q_net,
 )
 from slm_lab.agent.algorithm.replay_actor_critic import (
+    ReplayActorCritic as ReplayActorCritic,
     TargetUpdate as TargetUpdate,
     TwinCritic as TwinCritic,
 )
@@ -35,6 +36,7 @@ from slm_lab.agent.algorithm.schedule import (
 from slm_lab.agent.learning.learner import (
     Learner as Learner,
     NetState as NetState,
+    ReplayRows as ReplayRows,
     State as State,
     check_finite as check_finite,
     gradient_update as gradient_update,
