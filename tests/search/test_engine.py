@@ -119,7 +119,7 @@ def test_as_many_trials_as_run_at_once_are_drawn_and_one_that_waits(make_search,
     monkeypatch.setattr(ray_setup, "trials_at_once", lambda plan: 2)
     state = make_search()
     state.replay()
-    source = _TrialSource(state)
+    source: Any = _TrialSource(state)
     drawn = [source.suggest(name) for name in "abcd"]
     assert [None if each is None else each["trial"] for each in drawn] == [0, 1, 2, None]
     source.on_trial_complete("b", result(400, 12.0))
