@@ -128,11 +128,19 @@ def test_a_run_that_fails_is_uploaded_too_and_its_own_error_is_the_one_seen(
 
 
 def test_a_second_signal_ends_at_once_without_an_upload(
-    share: Path, run_dir: Path, kit: Any
+    share: Path, run_dir: Path, kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    start, begun = Sync.start, list[Sync]()
+
+    def remember(self: Sync) -> None:
+        begun.append(self)
+        start(self)
+
+    monkeypatch.setattr(Sync, "start", remember)
     with pytest.raises(SystemExit):
         run_synced(DirectoryRemote(share), run_dir, lambda: sys.exit(143))
     assert not (share / "data").exists()
+    begun[0].finish()  # or its thread would push during later tests; a process would have ended
 
 
 def test_the_end_is_sent_again_where_that_may_help(
