@@ -243,9 +243,11 @@ class ReplayActorCritic(SavedInParts):
         return self._act(obs, frame=frame, explore=explore)
 
     def to_env(self, action: Tensor) -> Tensor:
+        """Actions that the env takes, which these are already."""
         return action
 
     def update(self, batch: ReplayBatch, frame: int) -> Metrics:
+        """Learn from minibatches of a replay: critics at each, the actor as often as it is due."""
         self.learner.set_coefficients(**self._rates.values(frame), **self._coefficients(frame))
         drawn = replay_minibatches(batch, self._batch_size)
         self._updates_before = self._critic_updates
@@ -262,6 +264,7 @@ class ReplayActorCritic(SavedInParts):
         return Metrics(values, opt_steps=len(drawn), td_error=torch.cat(td_errors))
 
     def target_nets(self) -> dict[str, dict[str, Tensor]]:
+        """State dicts of the target nets, by name."""
         state, nets = self.learner.state, {n.name: n for n in self._critics.net_states}
         nets["net"] = self._actor
         pairs = self._targets.items()
