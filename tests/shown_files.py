@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 # A line that begins with the file's name in backticks, up to the block with its content; or a block
@@ -21,3 +22,10 @@ def write_shown_files(page: str, folder: Path) -> list[Path]:
             paths.append(folder / name)
             paths[-1].write_text(content)
     return paths
+
+
+def forget_modules(folder: Path) -> None:
+    """Let modules that were imported from a folder be imported anew, from another one."""
+    for name, module in [*sys.modules.items()]:
+        if (getattr(module, "__file__", None) or "").startswith(str(folder)):
+            del sys.modules[name]

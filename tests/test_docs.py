@@ -22,3 +22,16 @@ def test_pictures_are_small():
     pictures = list((ROOT / "docs" / "images").iterdir())
     assert pictures
     assert [p.name for p in pictures if p.stat().st_size > 200_000] == []
+
+
+# Pages that a command writes, from tables.
+GENERATED = {"SPEC.md", "COMPATIBILITY.md", "GLOSSARY.md", "BENCHMARKS.md"}
+WRITTEN = [page for page in PAGES if page.name not in GENERATED]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_line_of_prose_is_over_100_columns(page):
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in prose.splitlines() if not re.match(r"\||    |<!--|!\[", line)]
+    without_addresses = [re.sub(r"\]\([^)]*\)", "]", line) for line in lines]
+    assert [line for line in without_addresses if len(line) > 100] == []

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def spec(
     files: Annotated[
         list[str] | None,
-        Argument(metavar="FILE", help="A spec file and a name in it; with --check, files."),
+        Argument(
+            metavar="FILE",
+            help="A spec file and a name in it, or a shipped spec's name; with --check, files.",
+        ),
     ] = None,
     sets: Sets = None,
     check: Annotated[bool, Option("--check", help="Validate whole files.")] = False,

@@ -56,8 +56,8 @@ def load_spec(
     """Load the spec `name` of a file, with `-s` assignments applied.
 
     A mapping stands for the content of a file: specs by their names, or one spec. Without a name
-    the file must hold one spec, as the spec saved with a run does. Warnings are raised as
-    SpecWarning; everything wrong is one SpecError.
+    the file must hold one spec, as the spec saved with a run does, or `file` is the name of a spec
+    that ships. Warnings are raised as SpecWarning; everything wrong is one SpecError.
 
     A spec in a run folder, which may have come from anywhere, has a module such as that of
     `module:EnvId` imported only if `trust`, `-s` or SLM_LAB_TRUST names it, or if it was trained
@@ -65,6 +65,9 @@ def load_spec(
     """
     if isinstance(file, Mapping):
         return _load_mapping(file, name, sets)
+    is_here = any(Path(f"{file}{suffix}").is_file() for suffix in ("", *_SUFFIXES))
+    if name is None and not is_here and (shipped := packaged_file(str(file))) is not None:
+        file, name = shipped, str(file)
     path = find_spec_file(file)
     if run_place(path) is None:
         return _load(path, name, sets, None)

@@ -60,6 +60,13 @@ def test_shipped_files_are_found_from_any_folder(file, tmp_path, monkeypatch):
     assert load_spec(file, "ppo_cartpole").name == "ppo_cartpole"
 
 
+def test_the_name_of_a_shipped_spec_stands_for_its_file(ppo, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_spec("ppo_cartpole", sets=["env.max_frame=9000"]).env.max_frame == 9000
+    (tmp_path / "ppo_cartpole.json").write_text(json.dumps({"mine": ppo}))
+    assert load_spec("ppo_cartpole").name == "mine", "a file in the folder comes first"
+
+
 def test_the_working_folder_comes_before_the_package(ppo, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     local = tmp_path / "benchmark/ppo/ppo_cartpole.json"
