@@ -1,4 +1,4 @@
-"""Write a tutorial as a notebook, and execute it: `python -m docs_site.notebook docs/tutorials/X.md`.
+"""Write a tutorial as a notebook and execute it: `python -m docs_site.notebook FILE.md`.
 
 Prose and blocks of python become cells. What a page shows as output is left out: a notebook has its
 own. A page with other code, commands or files, stays a page.

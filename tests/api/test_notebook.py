@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from docs_site.notebook import notebook_of
+
 nbformat = pytest.importorskip("nbformat", reason="the extra `dev` brings it")
 nbclient = pytest.importorskip("nbclient", reason="the extra `dev` brings it")
 pytest.importorskip("ipykernel", reason="the extra `dev` brings it")
-
-from docs_site.notebook import notebook_of
 
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 FIRST_RUN, READING = TUTORIALS / "first-run.ipynb", TUTORIALS / "reading-curves.ipynb"
