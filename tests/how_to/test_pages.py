@@ -1,7 +1,7 @@
 """The pages that teach: every block of code on them runs, from top to bottom.
 
 python, bash    runs; a block that begins with the comment `# NAME.py` or `# NAME.yaml` is that file
-json            is parsed: a fragment of a spec
+json, yaml      is parsed: a fragment of a spec
 text            what the blocks above it printed: its lines stand in the output in this order, where
                 digits may be others, and … whatever there is
 console         a transcript of what takes longer, or needs more, than a test has; an indented
@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import io
-import json
 import re
 import shlex
 import subprocess
@@ -29,6 +28,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from slm_lab.cli.main import app
@@ -134,8 +134,9 @@ class Reader:
             elif kind == "bash":
                 lines = code.replace("\\\n", " ").splitlines()
                 self._printed = "".join(self._command(line) for line in lines)
-            elif kind == "json":
-                json.loads(text if text.startswith("{") else f"{{{text}}}")
+            elif kind in ("json", "yaml"):
+                text = f"{{{text}}}" if kind == "json" and not text.startswith("{") else text
+                assert isinstance(yaml.safe_load(text), dict)
             else:
                 assert kind == "console", f"{page}: what is a block of `{kind}`?"
 
