@@ -322,10 +322,20 @@ def check_single_env(
         try:
             gymnasium_check_env(env.unwrapped, skip_render_check=True)
         except Exception as error:  # it asserts, raises, and lets the env's own errors through
-            problems.append(f"gymnasium: {_plain(str(error))}")
+            problems.append(f"gymnasium: {_plain(str(error))}{_wrong_type(env.unwrapped)}")
         problems += check_bounds(env, until)
     texts = (f"gymnasium: {_plain(str(warning.message))}" for warning in caught)
     return problems, once_of_a_kind(texts)
+
+
+def _wrong_type(env: gym.Env[Any, Any]) -> str:
+    """Why Gymnasium finds an observation outside of its box where every number is inside."""
+    box = env.observation_space
+    with suppress(Exception):  # of the env's own code, which another problem tells
+        obs = np.asarray(env.reset(seed=0)[0])
+        if isinstance(box, spaces.Box) and not np.can_cast(obs.dtype, box.dtype):
+            return f" It is {obs.dtype}: return np.array(..., np.{box.dtype}), as the space says."
+    return ""
 
 
 def once_of_a_kind(texts: Iterable[str]) -> list[str]:

@@ -157,6 +157,12 @@ class Ragged(Sound):
         return [[1.0], [1.0, 2.0]], {}
 
 
+class WrongType(Sound):
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed)
+        return obs.astype(np.float64), info
+
+
 class OldGym:
     def reset(self):
         return [0.0, 0.0]
@@ -225,6 +231,11 @@ def test_an_env_that_cannot_be_played_is_one_line_with_the_fix(check, env, says)
 def test_an_env_that_raises_while_it_is_made_is_an_error_in_a_line(check, env, says):
     with pytest.raises(EnvError, match=says):
         check(env)
+
+
+def test_an_observation_of_another_type_than_its_space_is_told_with_the_fix(check):
+    (problem,) = check(WrongType).problems
+    assert problem.endswith("It is float64: return np.array(..., np.float32), as the space says.")
 
 
 def test_a_fault_of_a_number_is_told_with_its_place(env_spec):
