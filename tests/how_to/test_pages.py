@@ -9,9 +9,9 @@ console         a transcript of what takes longer, or needs more, than a test ha
                 hold is listed below with the reason. tests/cli/test_printed_commands.py parses
                 every command of both
 
-A run of 10,000 frames or more is cut to 2,500, many episodes to two, and the sessions of a trial
-run one after the other in this process. A search is left to the test marked `search_smoke`: Ray
-takes ten seconds to start.
+A run of 10,000 frames or more is cut to 2,500, many episodes or sessions to two, and the sessions
+of a trial run one after the other in this process. A search is left to the test marked
+`search_smoke`: Ray takes ten seconds to start.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ INDENTED = re.compile(r"\n\n    \S")
 FILE = re.compile(r"# ([\w.]+\.(py|yaml))\n")
 CODE = {"python", "bash", "yaml", "json", "sh"}
 FRAMES = re.compile(r"((?:max_frame|frames)\b(?:=|: ?))(\d[\d_]*)")
+NUMBER = re.compile(r"-?\d[\d.,_:]*")
+SESSIONS = re.compile(r"(max_session(?:=|: ))\d+")
 EPISODES = re.compile(r"(episodes[= ])\d\d+")
 
 # Pages whose blocks another test runs.
@@ -98,16 +100,16 @@ def smaller(text: str) -> str:
         frames = int(found[2].replace("_", ""))
         return found[1] + ("2500" if frames >= 10_000 else found[2])
 
-    return EPISODES.sub(r"\g<1>2", FRAMES.sub(cut, text))
+    text = EPISODES.sub(r"\g<1>2", FRAMES.sub(cut, text))
+    return SESSIONS.sub(lambda found: found[1] + ("1" if found[0].endswith("1") else "2"), text)
 
 
 def assert_printed(expected: str, output: str) -> None:
     """The lines of a text block stand in the output, in this order, digits aside."""
     lines = iter(output.splitlines())
     for line in filter(str.strip, expected.splitlines()):
-        pattern = re.sub(r"\d[\d.,_:]*", "0", " ".join(line.split()))
-        pattern = re.escape(pattern).replace("0", r"(\d[\d.,_:]*|nan|inf)").replace("…", ".*")
-        pattern = pattern.replace(r"\-(", r"-?(")
+        pattern = re.escape(NUMBER.sub("0", " ".join(line.split())))
+        pattern = pattern.replace("0", rf"({NUMBER.pattern}|nan|inf)").replace("…", ".*")
         found = any(re.fullmatch(pattern, " ".join(each.split())) for each in lines)
         assert found, f"not printed, or not here: {line}\n{output}"
 
@@ -203,7 +205,7 @@ def test_what_is_not_run_has_a_reason_and_each_reason_a_block():
 
 
 def test_what_a_page_shows_is_compared_with_what_was_printed():
-    assert_printed("Score 12.5 of …\nend", "log\nScore  9 of many\nmore\nend\n")
+    assert_printed("Score 12.5 of …\nend", "log\nScore  -9 of many\nmore\nend\n")
     for wrong in ("end\nScore 9 of …", "Score 9"):
         with pytest.raises(AssertionError, match="not printed"):
             assert_printed(wrong, "Score 9 of many\nend\n")
@@ -213,4 +215,7 @@ def test_a_budget_is_cut_and_a_small_one_left():
     assert smaller("frames=50_000, max_frame: 3000") == "frames=2500, max_frame: 3000"
     assert smaller("-s env.max_frame=1000000 --episodes 100") == (
         "-s env.max_frame=2500 --episodes 2"
+    )
+    assert smaller("{max_session: 5}, -s meta.max_session=1") == (
+        "{max_session: 2}, -s meta.max_session=1"
     )
