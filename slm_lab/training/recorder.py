@@ -94,7 +94,7 @@ class Recorder:
 
     @property
     def best(self) -> float:
-        """Highest `total_reward_ma` so far; NaN while there is none."""
+        """Highest `total_reward_ma` since learning began; NaN while there is none."""
         return self._train.bests[-1] if self._train.bests else math.nan
 
     def write_tables(self) -> bool:
@@ -131,7 +131,7 @@ class _Table:
         self.path = path
         self._folder = folder
         self.rows: list[Row] = []
-        self.bests: list[float] = []  # the highest moving average up to each row
+        self.bests: list[float] = []  # the highest moving average up to each row, since learning began
         self._columns: tuple[str, ...] = BASE_COLUMNS
         self._is_behind = False  # the file lacks rows that could not be written
 
@@ -194,7 +194,9 @@ class _Table:
 
     def _note_best(self, row: Row) -> None:
         before = self.bests[-1] if self.bests else math.nan
-        now = row["total_reward_ma"]
+        # The first episodes to end are the short ones, whose mean may be far off: before the first
+        # gradient step it would make an agent that has learned nothing the best for good.
+        now = row["total_reward_ma"] if row.get("opt_step") != 0 else math.nan
         self.bests.append(now if math.isnan(before) or now > before else before)
 
     def _write(self, row: Row, *, whole: bool) -> None:

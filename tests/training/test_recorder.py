@@ -94,6 +94,18 @@ def test_a_checkpoint_that_ties_or_beats_the_best_average_says_so(layout):
     assert recorder.best == 15.0
 
 
+def test_nothing_is_best_before_the_first_gradient_step(layout):
+    """With -1 a step the episodes that end first are short: an untrained agent seems the best."""
+    recorder = Recorder(layout, 0, 0)
+    rewards, steps = [-25.0, -68.0, -70.0, -30.0], [0, 0, 5, 10]
+    rows = [
+        row(100 * (i + 1), r, opt_step=s)
+        for i, (r, s) in enumerate(zip(rewards, steps, strict=True))
+    ]
+    assert [recorder.record(each) for each in rows] == [False, False, True, True]
+    assert recorder.best == pytest.approx(-(25 + 68 + 70 + 30) / 4)
+
+
 def test_before_any_episode_ends_nothing_is_best(layout):
     recorder = Recorder(layout, 0, 0)
     assert not recorder.record(row(100, nan))
