@@ -131,7 +131,7 @@ class _Table:
         self.path = path
         self._folder = folder
         self.rows: list[Row] = []
-        self.bests: list[float] = []  # the highest moving average up to each row, since learning began
+        self.bests: list[float] = []  # highest moving average since learning began
         self._columns: tuple[str, ...] = BASE_COLUMNS
         self._is_behind = False  # the file lacks rows that could not be written
 
