@@ -25,8 +25,8 @@ def test_pictures_are_small():
 
 
 # Pages that a command writes, from tables.
-GENERATED = {"SPEC.md", "COMPATIBILITY.md", "GLOSSARY.md", "BENCHMARKS.md"}
-WRITTEN = [page for page in PAGES if page.name not in GENERATED]
+GENERATED = ["SPEC.md", "COMPATIBILITY.md", "GLOSSARY.md", "BENCHMARKS.md", "reference/cli.md"]
+WRITTEN = sorted({*PAGES} - {ROOT / "docs" / name for name in GENERATED})
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
