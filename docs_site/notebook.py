@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,7 @@ _KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 def notebook_of(page: str) -> Any:
     """The cells of a page, without outputs."""
-    from nbformat import v4
-
+    v4: Any = import_module("nbformat.v4")  # which has no types
     page = _OWN_NAME.sub("\n", page)
     cells, end = [], 0
     for block in [*_BLOCK.finditer(page), None]:
@@ -36,7 +36,6 @@ def notebook_of(page: str) -> Any:
 
 
 def main(page: Path) -> None:
-    import nbformat
     from nbclient import NotebookClient
 
     notebook = notebook_of(page.read_text())
@@ -46,6 +45,7 @@ def main(page: Path) -> None:
     for cell in notebook.cells:
         cell.metadata = {}  # times of the execution
     notebook.metadata = {"kernelspec": _KERNEL}
+    nbformat: Any = import_module("nbformat")
     nbformat.write(notebook, page.with_suffix(".ipynb"))
 
 
