@@ -330,9 +330,8 @@ def check_single_env(
 
 def _wrong_type(env: gym.Env[Any, Any]) -> str:
     """Why Gymnasium finds an observation outside of its box where every number is inside."""
-    box = env.observation_space
     with suppress(Exception):  # of the env's own code, which another problem tells
-        obs = np.asarray(env.reset(seed=0)[0])
+        box, obs = env.observation_space, np.asarray(env.reset(seed=0)[0])
         if isinstance(box, spaces.Box) and not np.can_cast(obs.dtype, box.dtype):
             return f" It is {obs.dtype}: return np.array(..., np.{box.dtype}), as the space says."
     return ""
