@@ -324,8 +324,7 @@ def check_single_env(
         except Exception as error:  # it asserts, raises, and lets the env's own errors through
             problems.append(f"gymnasium: {_plain(str(error))}{_wrong_type(env.unwrapped)}")
         problems += check_bounds(env, until)
-    texts = (f"gymnasium: {_plain(str(warning.message))}" for warning in caught)
-    return problems, once_of_a_kind(texts)
+    return problems, once_of_a_kind(f"gymnasium: {_plain(str(each.message))}" for each in caught)
 
 
 def _wrong_type(env: gym.Env[Any, Any]) -> str:
