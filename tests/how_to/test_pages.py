@@ -48,12 +48,13 @@ NUMBER = re.compile(r"-?\d[\d.,_:]*")
 SESSIONS = re.compile(r"(max_session(?:=|: ))\d+")
 EPISODES = re.compile(r"(episodes[= ])\d\d+")
 
-# Pages whose blocks another test runs.
+# Pages whose blocks another test runs; of the reference it compares the signatures with the code.
 ELSEWHERE = {
     "docs/how-to/beside-stable-baselines3.md": "tests/how_to/test_beside_stable_baselines3.py",
     "docs/how-to/your-own-algorithm.md": "tests/test_own_docs.py, tests/cli/test_td3_example.py",
     "docs/how-to/your-own-net.md": "tests/test_own_docs.py",
     "docs/how-to/your-own-schedule.md": "tests/test_own_docs.py",
+    "docs/reference/python.md": "tests/docs_site/test_reference.py",
 }
 # What no test runs, with the reason: of a page or of a folder's pages.
 NOT_RUN = {
