@@ -12,7 +12,6 @@ from typing import Any
 
 from loguru import logger
 
-from slm_lab.analysis.trial import analyze_ended_trial
 from slm_lab.runs.layout import RunLayout
 from slm_lab.runs.provenance import save_spec
 from slm_lab.search.space import Dimension, dimensions
@@ -287,6 +286,8 @@ def _measure(spec: Spec, options: RunOptions, seconds: float) -> Speed:
 
 def _seconds_to_draw(layout: RunLayout) -> float:
     """Seconds of the metrics and graphs of a trial, once what draws them is imported."""
+    from slm_lab.analysis.trial import analyze_ended_trial  # needs numpy, a rented run does not
+
     began = time.monotonic()
     for _ in range(2):
         began = time.monotonic()

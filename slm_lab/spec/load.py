@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -65,7 +66,7 @@ def load_spec(
     """
     if isinstance(file, Mapping):
         return _load_mapping(file, name, sets)
-    is_here = any(Path(f"{file}{suffix}").is_file() for suffix in ("", *_SUFFIXES))
+    is_here = any(os.path.isfile(f"{file}{suffix}") for suffix in ("", *_SUFFIXES))
     if name is None and not is_here and (shipped := packaged_file(str(file))) is not None:
         file, name = shipped, str(file)
     path = find_spec_file(file)

@@ -262,7 +262,7 @@ def test_a_render_without_a_display_is_one_line(slm_lab, monkeypatch):
     last = err.strip().splitlines()[-1]
     assert code == 2
     assert last.startswith("EnvError: --render: no window could be opened (")
-    assert last.endswith("Leave --render out on a machine without one.")
+    assert "Leave --render out on a machine without one" in last
     assert "Traceback" not in err
     assert not any(Path("data").iterdir())
 

@@ -44,9 +44,13 @@ def test_an_env_whose_module_is_not_found_there_keeps_no_session_from_starting(
 
 
 def test_an_atari_game_is_known_to_every_process_also_once_this_one_has_registered_it(
-    make_spec: Any,
+    make_spec: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ale_py = pytest.importorskip("ale_py")
+    # Without what other tests have registered, which is carried.
+    theirs = [name for name, spec in gym.registry.items() if callable(spec.entry_point)]
+    for name in theirs:
+        monkeypatch.delitem(gym.registry, name)
     gym.register_envs(ale_py)
     game = make_spec().with_values({"env.name": "ALE/Pong-v5"})
     assert only_here(game) == ""
