@@ -13,6 +13,7 @@ MuJoCo Playground itself; both are for machines without a CUDA device. One decis
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import os
@@ -233,8 +234,9 @@ def draw_without_a_window() -> object:
             raise OSError("MUJOCO_GL=glfw needs a display")
         place = f"mujoco.{kind}" if kind in ("egl", "osmesa") else "mujoco"
         make = importlib.import_module(place).GLContext
-        context: object = make(PICTURE["render_width"], PICTURE["render_height"])
-        context.make_current()  # type: ignore[attr-defined]
+        context: Any = make(PICTURE["render_width"], PICTURE["render_height"])
+        context.make_current()
+        atexit.register(context.free)  # later the modules that it needs are gone
     except Exception as error:  # missing packages and libraries, drivers: each raises its own
         raise EnvError(
             f"--video, --render: MuJoCo cannot draw here ({type(error).__name__}: {error}). It "
